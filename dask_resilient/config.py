@@ -1,0 +1,118 @@
+"""Settings: read once, on the client, from Dask's configuration under ``resilience``, then carried by the plugin.
+
+So scheduler and workers act on what the client was told, whatever their own configuration says.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from typing import Any
+
+from dask_resilient.errors import SettingError
+
+DEFAULTS = Path(__file__).with_name("resilience.yaml")
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """All settings of one run; times in seconds, shares between 0 and 1."""
+
+    enabled: bool = True
+    store: str | None = None
+    save_memory: float = 0.1
+    save_task_wait: float = 30.0
+    save_run_wait: float = 0.05
+    save_stuck: float = 60.0
+    recover_enabled: bool = True
+    recover_untested_dask: bool = False
+    recover_floor: float = 1.0
+    recover_margin: float = 2.0
+    recover_timeout: float = 30.0
+    recover_pause: float = 60.0
+    leave: float = 30.0
+
+    def to_dict(self) -> dict[str, Any]:
+        """Give plain types for the wire."""
+        return asdict(self)
+
+
+_TIMES = frozenset({"save_task_wait", "save_stuck", "recover_floor", "recover_timeout", "recover_pause", "leave"})
+_SHARES = frozenset({"save_memory", "save_run_wait"})
+
+
+def load_defaults() -> None:
+    """Make the defaults known to Dask's configuration; what the user has set wins."""
+    import dask
+    import yaml
+
+    defaults = yaml.safe_load(DEFAULTS.read_text())
+    dask.config.update_defaults(defaults)
+
+
+def read() -> Settings:
+    """Read the settings from Dask's configuration and check each of them.
+
+    Raises
+    ------
+    SettingError
+        For a key that does not exist (a typo), or a value that cannot work; the message names both.
+    """
+    import dask
+
+    raw = dask.config.get("resilience", {})
+    if not isinstance(raw, Mapping):
+        raise SettingError(f"resilience = {raw!r} must be a mapping such as {{'store': '/lustre/run-42'}}")
+    known = [field.name for field in fields(Settings)]
+    values = {}
+    for key, value in _flatten(raw):
+        name = key.replace("-", "_").replace(".", "_")
+        if name not in known:
+            near = difflib.get_close_matches(name, known, n=1)
+            hint = f"; did you mean {_dotted(near[0])}?" if near else ""
+            raise SettingError(f"there is no setting resilience.{key}{hint}")
+        values[name] = _check(name, f"resilience.{key}", value)
+    return Settings(**values)
+
+
+def _dotted(name: str) -> str:
+    group, _, rest = name.partition("_")
+    return f"resilience.{group}.{rest.replace('_', '-')}" if rest else f"resilience.{name}"
+
+
+def _flatten(raw: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    for key, value in raw.items():
+        if isinstance(value, Mapping):
+            yield from _flatten(value, f"{prefix}{key}.")
+        else:
+            yield f"{prefix}{key}", value
+
+
+def _check(name: str, key: str, value: Any) -> Any:
+    if name in ("enabled", "recover_enabled", "recover_untested_dask"):
+        if not isinstance(value, bool):
+            raise SettingError(f"{key} = {value!r} must be true or false")
+        return value
+    if name == "store":
+        if value is not None and not isinstance(value, str):
+            raise SettingError(f"{key} = {value!r} must be a path or a file:// URL")
+        return value
+    number = _seconds(key, value) if name in _TIMES and isinstance(value, str) else value
+    if isinstance(number, bool) or not isinstance(number, (int, float)) or not number >= 0:
+        raise SettingError(f"{key} = {value!r} must be a number that is not negative")
+    if name in _SHARES and number > 1:
+        raise SettingError(f"{key} = {value!r} must be a share between 0 and 1")
+    if name == "recover_margin" and number < 1:
+        raise SettingError(f"{key} = {value!r} must be at least 1")
+    return float(number)
+
+
+def _seconds(key: str, value: str) -> float:
+    from dask.utils import parse_timedelta
+
+    try:
+        return float(parse_timedelta(value, default="s"))
+    except (ValueError, KeyError):
+        raise SettingError(f"{key} = {value!r} must be a time such as '30s' or a number of seconds") from None

@@ -1,0 +1,160 @@
+"""What a receipt says, and the names under which the parts of a store lie.
+
+A partition exists when its receipt exists; nothing else proves it. A receipt is a JSON object that lists the size and
+the crc32c of every chunk by position and carries a SHA-256 over itself, the array's metadata included, so that no edit
+of either goes unnoticed. Reading and writing them is in :mod:`dask_resilient.store`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from dask_resilient.errors import Damaged, Foreign
+
+FORMAT = 1
+"""Version of the layout and of the receipts; a reader refuses what it does not know."""
+
+_SAFE = re.compile(r"[0-9a-z][0-9a-z._-]{0,127}")
+
+
+def digest(*parts: str) -> str:
+    """Give the SHA-256 of some strings, which cannot run into one another, as 64 hex digits."""
+    h = hashlib.sha256()
+    for part in parts:
+        raw = part.encode("utf-8", "surrogatepass")
+        h.update(len(raw).to_bytes(8, "little"))
+        h.update(raw)
+    return h.hexdigest()
+
+
+def split_key(key: object) -> tuple[str, str]:
+    """Split a Dask key into the name of its collection and the index of its partition.
+
+    Returns
+    -------
+    tuple of str
+        Name, and an index that is safe in a file name: ``"3"``, ``"0.2"``, or a digest where the rest of the key is not
+        made of integers. A key without a rest has index ``"0"``.
+    """
+    if isinstance(key, tuple) and len(key) > 1:
+        rest = key[1:]
+        if all(isinstance(i, int) and not isinstance(i, bool) and i >= 0 for i in rest):
+            return str(key[0]), ".".join(map(str, rest))
+        return str(key[0]), "x" + digest(*map(repr, rest))[:32]
+    return str(key), "0"
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where one attempt of one partition stands in the store."""
+
+    milestone: str
+    index: str
+    generation: int
+    attempt: str
+
+    def __post_init__(self) -> None:
+        """Refuse what is no plain file name, so that no place can point out of the store.
+
+        Raises
+        ------
+        Foreign
+            If a part holds a path separator, a leading dot, or anything but ``0-9 a-z . _ -``.
+        """
+        for part in (self.milestone, self.index, self.attempt):
+            if not isinstance(part, str) or not _SAFE.fullmatch(part) or ".." in part:
+                raise Foreign(f"{part!r} is no name of a stored partition")
+        if not isinstance(self.generation, int) or self.generation < 0:
+            raise Foreign(f"{self.generation!r} is no generation of a receipt")
+
+    @property
+    def data(self) -> str:
+        """Path of the attempt, relative to the root."""
+        return f"data/{self.milestone}/{self.index}-{self.attempt}"
+
+    @property
+    def receipt(self) -> str:
+        """Path of the receipt, relative to the root."""
+        return f"commit/{self.milestone}/{self.index}.{self.generation}.json"
+
+    @property
+    def tombstone(self) -> str:
+        """Path of the tombstone, relative to the root."""
+        return f"revoked/{self.milestone}/{self.index}.{self.generation}.json"
+
+    def to_dict(self) -> dict[str, Any]:
+        """Give plain types for the wire."""
+        return asdict(self)
+
+    @classmethod
+    def from_dict(cls, raw: Mapping[str, Any]) -> Place:
+        """Read what `to_dict` gave."""
+        return cls(**{name: raw[name] for name in ("milestone", "index", "generation", "attempt")})
+
+
+@dataclass(frozen=True, slots=True)
+class Receipt:
+    """The statement that makes one stored partition exist."""
+
+    place: Place
+    key: str
+    """Digest of the Dask key, compared for receipts of the same run."""
+    run: str
+    codec: str
+    schema: Mapping[str, Any]
+    """What the codec needs beside the bytes, JSON types only."""
+    nbytes: int
+    """Bytes of the value's buffers, without padding."""
+    chunks: tuple[tuple[int, int], ...]
+    """Size of the stored file in bytes and crc32c of the chunk, by position."""
+    metadata: str
+    """SHA-256 of the bytes of the array's ``zarr.json``."""
+    producer: Mapping[str, Any] = field(default_factory=dict)
+    """Device, host and worker that made it, and when (UNIX seconds)."""
+    parents: tuple[str, ...] = ()
+    seconds: Mapping[str, float] = field(default_factory=dict)
+    """What it cost to make and to write, in seconds."""
+
+    def dumps(self) -> bytes:
+        """Give the bytes of the file, with the SHA-256 over everything else in it."""
+        body = {"format": FORMAT, **asdict(self)}
+        return json.dumps({**body, "sha256": _seal(body)}, indent=1).encode()
+
+    @property
+    def stored_nbytes(self) -> int:
+        """Bytes on disk, without metadata."""
+        return sum(size for size, _ in self.chunks)
+
+
+def _seal(body: Mapping[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(body, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
+
+
+def loads_receipt(raw: bytes) -> Receipt:
+    """Read a receipt and check that nothing in it was changed or cut off.
+
+    Raises
+    ------
+    Damaged
+        If it is no JSON, or its SHA-256 does not fit.
+    Foreign
+        If it is sound, but of a format that this version does not know.
+    """
+    try:
+        body = json.loads(raw)
+        seal = body.pop("sha256")
+        if seal != _seal(body):
+            raise Damaged("the receipt differs from its own SHA-256")
+        if body.pop("format") != FORMAT:
+            raise Foreign("the receipt has a format that this version of dask-resilient does not know")
+        body["place"] = Place.from_dict(body["place"])
+        body["chunks"] = tuple((int(size), int(crc)) for size, crc in body["chunks"])
+        body["parents"] = tuple(body["parents"])
+        return Receipt(**body)
+    except (ValueError, KeyError, TypeError, AttributeError) as e:
+        raise Damaged(f"the receipt cannot be read: {e!r}") from e

@@ -1,0 +1,122 @@
+"""The seams on one page: what passes between rooms, and what each side may expect of the other."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from dask_resilient.core.manifest import Place, Receipt
+from dask_resilient.core.outcome import Declined
+
+Payload = npt.NDArray[np.uint8]
+"""The bytes of a partition's buffers in one flat array, shape (nbytes,)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Staged:
+    """One partition in host memory, ready to be written as one Zarr v3 array.
+
+    The chunks are views where possible: the value must not change until they are written, and the checksums, taken
+    inside the task, tell whether it did.
+    """
+
+    codec: str
+    """Name in the table of registered codecs."""
+    schema: Mapping[str, Any]
+    """What the codec needs beside the bytes to restore the value; JSON types only."""
+    data_type: str | Mapping[str, Any]
+    """Zarr v3 ``data_type``."""
+    shape: tuple[int, ...]
+    chunk_shape: tuple[int, ...]
+    chunks: tuple[tuple[memoryview, ...], ...]
+    """Of each chunk in C order of the chunk grid, the contiguous byte buffers (format ``"B"``) whose concatenation is the
+    chunk, padding of an edge chunk included."""
+    crc32c: tuple[int, ...]
+    """Of each chunk, taken inside the task."""
+    nbytes: int
+    """Bytes of the value's buffers, without padding."""
+
+
+class Codec(Protocol):
+    """Turns values of some types into `Staged` and back: exactly, or not at all.
+
+    One instance serves all threads of a worker. `stage` is called inside the task that holds the value; `restore` inside
+    a load task. Neither may use pickle, and `restore` may import nothing that `schema` names.
+    """
+
+    name: str
+
+    def stage(self, value: Any) -> Staged | Declined:
+        """Stage a value of a type that the table maps to this codec, or say why that cannot be exact."""
+
+    def restore(self, schema: Mapping[str, Any], payload: Payload) -> Any:
+        """Give the value back. `payload` is the caller's to give away: the value may be a view of it.
+
+        Raises
+        ------
+        Foreign
+            If the schema does not describe a value of this codec, or does not fit the size of the payload.
+        """
+
+
+class PartitionStore(Protocol):
+    """Keeps immutable partitions. Every method blocks; all may be called from any thread."""
+
+    url: str
+    token: str
+    """Random text in ``store.json``: two processes that read another token see another disk."""
+
+    def write(self, place: Place, staged: Staged, facts: Mapping[str, Any]) -> Receipt:
+        """Write the attempt, make it durable, then create its receipt.
+
+        `facts` holds the fields of the receipt that only the caller knows: ``key``, ``run``, ``producer``, ``parents``,
+        ``seconds``.
+
+        Raises
+        ------
+        StoreError
+            If it could not be written. The attempt is removed as far as possible and there is no receipt.
+        FileExistsError
+            If a receipt of this generation exists already; the attempt is removed.
+        ChangedWhileWriting
+            If the staged memory no longer has its checksums after the last write; the attempt is removed.
+        """
+
+    def read(self, place: Place, key: str | None) -> tuple[Receipt, Payload]:
+        """Read the receipt, then the chunks, and verify every byte before giving them back.
+
+        Parameters
+        ----------
+        place
+            Which partition, generation and attempt.
+        key
+            Digest of the Dask key that the receipt must name, or None not to compare it.
+
+        Raises
+        ------
+        Unreachable, Damaged, Foreign
+            The endings of a load.
+        """
+
+    def revoke(self, place: Place, reason: str) -> None:
+        """Create the tombstone of this generation; it may exist already.
+
+        Raises
+        ------
+        StoreError
+            If it could not be created.
+        """
+
+
+class WorkerSide(Protocol):
+    """What the functions inside Dask tasks may ask of the plugin on their worker. Neither method may raise into a save."""
+
+    def save(self, value: Any, ticket: Mapping[str, Any]) -> None:
+        """Stage the value and queue it for the background writer. Never raises."""
+
+    def load(self, ticket: Mapping[str, Any]) -> Any:
+        """Give a stored value back, or report how that ended and raise `distributed.Reschedule`."""
