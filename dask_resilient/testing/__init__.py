@@ -1,0 +1,1 @@
+"""What tests of this package, and of anything plugged into it, may use: faults on demand."""
