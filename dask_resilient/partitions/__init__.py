@@ -1,0 +1,13 @@
+"""Values as flat bytes and a schema: exactly, or not at all.
+
+`stage` is called inside the task that holds the value, `restore` inside a load task. Which types have a codec stands in
+one table. A value without an exact codec is `Declined`, never approximated, and nothing is ever pickled.
+"""
+
+from __future__ import annotations
+
+from dask_resilient.partitions import builtin as _builtin  # noqa: F401  (fills the table)
+from dask_resilient.partitions.buffers import digest
+from dask_resilient.partitions.table import register, restore, stage
+
+__all__ = ["digest", "register", "restore", "stage"]
