@@ -1,0 +1,43 @@
+"""One small cluster in this process for all tests of the graph room, and fresh "said once" flags for each test."""
+
+from __future__ import annotations
+
+import gc
+import time
+
+import dask
+import pytest
+from distributed import Client
+
+from dask_resilient import tasks
+
+
+@pytest.fixture(autouse=True)
+def said(monkeypatch):
+    """Nothing was said in this process yet."""
+    monkeypatch.setattr(tasks, "_said", {})
+
+
+@pytest.fixture(scope="session")
+def shared_client():
+    with (
+        dask.config.set({"distributed.scheduler.validate": True}),
+        Client(
+            processes=False, n_workers=2, threads_per_worker=1, dashboard_address=":0", set_as_default=False
+        ) as client,
+    ):
+        yield client
+
+
+@pytest.fixture
+def client(shared_client):
+    """A cluster without the plugin, idle when the test begins and current while it runs."""
+    gc.collect()
+    states = shared_client.cluster.scheduler.tasks
+    deadline = time.monotonic() + 30
+    # Dask itself may leave a task behind as "released", wanted by nobody, if its graph is let go while it runs.
+    while busy := [ts for ts in list(states.values()) if ts.who_wants or ts.state != "released"]:
+        assert time.monotonic() < deadline, f"still at work for an earlier test: {busy}"
+        time.sleep(0.01)
+    with shared_client.as_current():
+        yield shared_client
