@@ -1,0 +1,121 @@
+"""The handle: a thin call table, each method one call to the scheduler that gives rows (lists of plain dicts)."""
+
+from __future__ import annotations
+
+from types import TracebackType
+from typing import Any
+
+from dask_resilient.client.report import Report
+from dask_resilient.errors import NotInstalledError
+
+
+class Handle:
+    """Asks the plugin that is installed on a client's cluster.
+
+    Every method blocks, or gives an awaitable where the client is asynchronous.
+    """
+
+    def __init__(self, client: Any, *, enabled: bool = True) -> None:
+        self._client = client
+        self._enabled = enabled
+
+    def workers(self) -> Any:
+        """Give a row a worker: ``worker, name, host, device, phase, health, reason, protected``."""
+        return self._call("workers")
+
+    def incidents(self) -> Any:
+        """Give a row a loss.
+
+        Keys of a row are ``id, kind, time`` (UNIX s), ``worker, device, cause, lost, reloaded, recomputed`` (counts),
+        ``keys`` (the first 1,000), ``nbytes`` and ``seconds`` until whole again (None while it is not).
+        """
+        return self._call("incidents")
+
+    def checkpoints(self) -> Any:
+        """Give a row a marked partition.
+
+        Keys of a row are ``name, key, index, state`` (saving, durable, revoked, failed, not saved), ``nbytes,
+        stored_nbytes, worker, seconds`` (of the write) and ``reason``.
+        """
+        return self._call("checkpoints")
+
+    def report(self) -> Any:
+        """Give the report: what failed and came back how, and whether you are protected now. Printing it is enough."""
+        return self._client.sync(self._report)
+
+    def complete(self) -> Any:
+        """Mark the run as complete in the store; nothing is deleted."""
+        return self._call("complete")
+
+    def uninstall(self, wait: float | None = None) -> Any:
+        """Wait up to `wait` seconds (setting ``resilience.leave``) for what is under way, then undo everything.
+
+        Gives whether everything under way ended in time.
+        """
+        return self._client.sync(self._uninstall, wait=wait)
+
+    # -- calls -------------------------------------------------------------------------------------------------------
+
+    def _call(self, method: str, **kwargs: Any) -> Any:
+        return self._client.sync(self._ask, method, **kwargs)
+
+    async def _ask(self, method: str, **kwargs: Any) -> Any:
+        if not self._enabled:
+            return []
+        try:
+            answer = await self._client.scheduler.resilience(method=method, **kwargs)
+        except (ValueError, AttributeError) as e:  # "unknown operation": no such handler
+            raise NotInstalledError("no dask-resilient plugin runs on this scheduler (any more)") from e
+        return [dict(row) for row in answer] if isinstance(answer, (list, tuple)) else answer
+
+    async def _report(self) -> Report:
+        if not self._enabled:
+            return Report.disabled()
+        return Report(
+            status=await self._ask("status"),
+            workers=await self._ask("workers"),
+            incidents=await self._ask("incidents"),
+            checkpoints=await self._ask("checkpoints"),
+        )
+
+    async def _uninstall(self, wait: float | None) -> bool:
+        if not self._enabled:
+            return True
+        try:
+            return bool(await self._ask("uninstall", wait=wait))
+        except NotInstalledError:
+            return True  # gone already: what was asked for is so
+
+    # -- leaving -----------------------------------------------------------------------------------------------------
+
+    def __enter__(self) -> Handle:
+        """Give the handle itself."""
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+        """Mark the run complete unless an exception passes, and uninstall."""
+        self._client.sync(self._leave, kind is None)
+
+    async def __aenter__(self) -> Handle:
+        """Give the handle itself."""
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None
+    ) -> None:
+        """Mark the run complete unless an exception passes, and uninstall."""
+        await self._leave(kind is None)
+
+    async def _leave(self, good: bool) -> None:
+        """Leave; a scheduler that is gone has nothing to undo, and must not hide the exception that passes."""
+        try:
+            await self._uninstall(None) if not good else await self._complete_and_uninstall()
+        except (OSError, NotInstalledError):
+            if good and self._client.status == "running":
+                raise
+
+    async def _complete_and_uninstall(self) -> None:
+        try:
+            await self._ask("complete")
+        finally:
+            await self._uninstall(None)

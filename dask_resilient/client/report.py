@@ -1,0 +1,157 @@
+"""The report: a function of rows. It answers "am I protected now?" before any fault, and what came back how after one."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from rich.console import Console, ConsoleOptions, RenderableType
+
+Row = Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """All rows of one moment. Printed as plain text, or with colours and tables where the terminal has them."""
+
+    status: Row
+    workers: Sequence[Row]
+    incidents: Sequence[Row]
+    checkpoints: Sequence[Row]
+
+    @classmethod
+    def disabled(cls) -> Report:
+        """Give the report of a plugin that the setting ``resilience.enabled`` switched off."""
+        return cls({"disabled": True}, (), (), ())
+
+    def protection(self) -> list[str]:
+        """Say in whole sentences whether and against what the run is protected now."""
+        if self.status.get("disabled"):
+            return ["dask-resilient is switched off (resilience.enabled is false)."]
+        return [*_store(self.status), *_milestones(self.status, self.checkpoints), *_workers(self.workers)]
+
+    def losses(self) -> list[str]:
+        """Say in a sentence an incident what was lost and how it came back."""
+        return [_incident(row) for row in self.incidents]
+
+    def __str__(self) -> str:
+        """Render for the terminal that prints it; plain text elsewhere."""
+        from io import StringIO
+
+        from rich.console import Console
+
+        out = StringIO()
+        terminal = sys.stdout.isatty()
+        console = Console(file=out, force_terminal=terminal, no_color=not terminal, width=None if terminal else 120)
+        console.print(self)
+        return out.getvalue().rstrip("\n")
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[RenderableType]:
+        """Give rich the sections of the report."""
+        from rich.text import Text
+
+        yield Text("Protection", style="bold")
+        for line in self.protection():
+            yield Text("  " + line)
+        if self.status.get("disabled"):
+            return
+        yield Text("Losses", style="bold")
+        if not self.incidents:
+            yield Text("  no worker was lost")
+            return
+        for line in self.losses():
+            yield Text("  " + line)
+        yield _table(self.incidents)
+
+
+def _table(incidents: Sequence[Row]) -> RenderableType:
+    from rich.table import Table
+
+    table = Table(box=None, padding=(0, 2), header_style="bold")
+    for name in ("id", "time", "worker", "lost", "reloaded", "recomputed", "seconds"):
+        table.add_column(name, justify="left" if name in ("time", "worker") else "right")
+    for row in incidents:
+        table.add_row(
+            str(row["id"]),
+            datetime.fromtimestamp(row["time"]).astimezone().strftime("%H:%M:%S"),
+            str(row["worker"]),
+            str(row["lost"]),
+            str(row["reloaded"]),
+            str(row["recomputed"]),
+            "under way" if row["seconds"] is None else f"{row['seconds']:.1f}",
+        )
+    return table
+
+
+def _store(status: Row) -> Iterator[str]:
+    if status["store_reason"]:
+        yield f"NOT PROTECTED: nothing is saved: {status['store_reason']}."
+    else:
+        yield f"Store {status['store']}: {status['survives']}."
+    if status["recovery_off"]:
+        yield f"Recovery is left to Dask: {status['recovery_off']}."
+
+
+def _milestones(status: Row, checkpoints: Sequence[Row]) -> Iterator[str]:
+    if not status["milestones"]:
+        yield "No milestone has been computed yet: mark one with dask_resilient.checkpoint(x, name)."
+    for row in status["milestones"]:
+        known = row["durable"] + row["saving"] + row["lost"]
+        line = f"Milestone {row['name']!r}: {row['durable']} of {row['total']} partitions durable ({size(row['nbytes'])})"
+        if row["saving"]:
+            line += f", {row['saving']} being saved"
+        if row["released"]:
+            line += f", {row['released_durable']} of {row['released']} released ones were durable"
+        if row["lost"]:
+            line += f", {row['lost']} NOT saved ({_reasons(row['name'], checkpoints)})"
+        if not known and row["released"]:
+            line = (
+                f"Milestone {row['name']!r}: all {row['released']} partitions are released, "
+                f"{row['released_durable']} were durable: computed anew when asked for again"
+            )
+        yield line + "."
+
+
+def _reasons(name: str, checkpoints: Sequence[Row]) -> str:
+    bad = ("failed", "not saved", "revoked")
+    reasons = dict.fromkeys(row["reason"] for row in checkpoints if row["name"] == name and row["state"] in bad)
+    shown = list(reasons)[:3]
+    return "; ".join(shown) + (f"; and {len(reasons) - 3} more reasons" if len(reasons) > 3 else "")
+
+
+def _workers(workers: Sequence[Row]) -> Iterator[str]:
+    bad = [row for row in workers if not row["protected"]]
+    if not workers:
+        yield "No worker is connected."
+    elif not bad:
+        yield f"All {len(workers)} workers are protected."
+    for row in bad[:10]:
+        yield f"UNPROTECTED worker {row['worker']} ({row['name']}): {row['reason']}."
+    if len(bad) > 10:
+        yield f"... and {len(bad) - 10} more unprotected workers."
+
+
+def _incident(row: Row) -> str:
+    when = datetime.fromtimestamp(row["time"]).astimezone().strftime("%H:%M:%S")
+    if row["seconds"] is None:
+        end = "not whole again yet"
+    else:
+        end = f"whole again after {row['seconds']:.1f} s"
+    return (
+        f"#{row['id']} {when} worker {row['worker']}: {row['cause']}. Lost {row['lost']} results ({size(row['nbytes'])}): "
+        f"{row['reloaded']} reloaded, {row['recomputed']} recomputed, {end}."
+    )
+
+
+def size(nbytes: int) -> str:
+    """Give a number of bytes as text, in powers of 1,024."""
+    value = float(nbytes)
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if value < 1024:
+            return f"{value:.0f} {unit}" if unit == "B" else f"{value:.1f} {unit}"
+        value /= 1024
+    return f"{value:.1f} TiB"

@@ -1,0 +1,64 @@
+"""The worker's piece of the detour: a load must not wait for dependencies of the task that it stands for.
+
+A worker only ever adds to ``TaskState.dependencies``, and keeps a released task while a dependent of it is known there.
+So a load that lands on such a worker would wait for data that is in memory nowhere: a hang without any fault. Before a
+``compute-task`` message is handled, dependencies that it does not name are unlinked.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from time import time
+from typing import Any
+
+logger = logging.getLogger("dask_resilient")
+
+_RUNNING = ("executing", "long-running")
+
+
+class Unlink:
+    """Wraps the worker's handler of ``compute-task``."""
+
+    def __init__(self, worker: Any) -> None:
+        self._worker = worker
+        self._original: Callable[..., Any] | None = None
+        self._on = False
+
+    def install(self) -> None:
+        """Put the wrapper over the handler."""
+        self._original = self._worker.stream_handlers["compute-task"]
+        self._worker.stream_handlers["compute-task"] = self._compute_task
+        self._on = True
+
+    def undo(self) -> None:
+        """Give the worker its own handler back."""
+        self._on = False
+        if self._worker.stream_handlers.get("compute-task") == self._compute_task:
+            self._worker.stream_handlers["compute-task"] = self._original
+
+    def _compute_task(self, **msg: Any) -> Any:
+        if self._on:
+            try:
+                self._unlink(msg)
+            except Exception:
+                self._on = False
+                logger.exception("dask-resilient: cannot unlink dependencies of %r; switched off here", msg.get("key"))
+        assert self._original is not None
+        return self._original(**msg)
+
+    def _unlink(self, msg: dict[str, Any]) -> None:
+        state = self._worker.state
+        ts = state.tasks.get(msg["key"])
+        if ts is None or ts.state in (*_RUNNING, "memory") or ts.previous in _RUNNING:
+            return
+        stale = [dep for dep in ts.dependencies if dep.key not in msg["who_has"]]
+        for dep in stale:
+            ts.dependencies.discard(dep)
+            dep.dependents.discard(ts)
+            dep.waiters.discard(ts)
+            ts.waiting_for_data.discard(dep)
+        gone = {dep: "forgotten" for dep in stale if dep.state == "released" and not dep.dependents}
+        if gone:
+            # released -> forgotten gives no instructions
+            state._transitions(gone, stimulus_id=f"resilience-unlink-{time()}")

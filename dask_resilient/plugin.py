@@ -1,0 +1,300 @@
+"""The composition root: `Resilience`, which puts the scheduler's and the workers' sides together and takes them apart.
+
+Registering it is all that a cluster needs; `dask_resilient.install` does that from a client and gives a handle.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+from collections.abc import Mapping
+from dataclasses import replace
+from time import time
+from typing import Any
+from uuid import uuid4
+
+from distributed.diagnostics.plugin import SchedulerPlugin
+
+from dask_resilient import config
+from dask_resilient.config import Settings
+from dask_resilient.scheduler.queue import StoreQueue
+from dask_resilient.scheduler.watch import Watch
+from dask_resilient.store import open_store, resolve
+from dask_resilient.worker.bootstrap import ResilienceWorker, dumps
+
+logger = logging.getLogger("dask_resilient")
+
+NAME = "resilience"
+"""Name of the plugin, of the config namespace, of the RPC handler and of the stream op."""
+
+OPEN_SECONDS = 5.0
+"""Longest that opening the store may hold up the registration (and nothing but the registration)."""
+
+
+class Resilience(SchedulerPlugin):  # type: ignore[misc]
+    """Bring back only what was lost when a worker dies.
+
+    Parameters
+    ----------
+    store
+        Path or ``file://`` URL of the store; made absolute here, on the client. None takes the setting
+        ``resilience.store``, and without that ``./dask-resilient-store``.
+
+    Raises
+    ------
+    SettingError
+        If a setting under ``resilience`` does not exist or cannot work.
+
+    Notes
+    -----
+    One plugin runs per scheduler: registering again, also from another client, keeps the first with its settings.
+    """
+
+    name = NAME
+    idempotent = True
+
+    def __init__(self, store: str | os.PathLike[str] | None = None) -> None:
+        settings = config.read()
+        chosen = store if store is not None else settings.store
+        self.default_store = chosen is None
+        self.settings: Settings = replace(settings, store=resolve(chosen)) if settings.enabled else settings
+        self.run = ""
+        self._watch: Watch | None = None
+        self._queue: StoreQueue | None = None
+        self._scheduler: Any = None
+        self._seen = False
+        self._undoing: asyncio.Future[None] | None = None
+
+    # -- registering -------------------------------------------------------------------------------------------------
+
+    async def start(self, scheduler: Any) -> None:
+        """Start the scheduler's side, then the workers'. Never raises: the job then runs as it would without."""
+        if not self.settings.enabled or await self._is_second(scheduler):
+            return
+        self._up = asyncio.Event()
+        self.run = uuid4().hex
+        self._scheduler = scheduler
+        scheduler.handlers[NAME] = self._rpc
+        scheduler.stream_handlers[NAME] = self._message
+        try:
+            self._queue = StoreQueue(scheduler.loop)
+            self._watch = Watch(scheduler, self.settings, self.run, self._queue, self._alive)
+            self._watch.start()
+            token = await self._open_store()
+            worker = dumps(ResilienceWorker(self.settings.to_dict(), self.run, token))
+            scheduler.worker_plugins[NAME] = worker
+            # As `register_worker_plugin`, but a worker that dies just now must not leave all others unprotected.
+            await scheduler.broadcast(msg={"op": "plugin-add", "plugin": worker, "name": NAME}, on_error="return")
+            self._watch.registered()
+        except Exception:
+            logger.exception("dask-resilient: could not start; the computation goes on unprotected")
+            await self._undo()
+        finally:
+            # Whoever waits for this goes on after Dask has put this instance into its table.
+            self._up.set()
+
+    @staticmethod
+    async def _is_second(scheduler: Any) -> bool:
+        """Say whether another instance runs; one that starts is waited for, else this one would take its place."""
+        while isinstance(other := getattr(scheduler.handlers.get(NAME), "__self__", None), Resilience):
+            if other._undoing is not None or not other._alive():
+                await other._undo()
+            elif other._up.is_set():
+                return True
+            else:
+                await other._up.wait()
+        return False
+
+    async def _open_store(self) -> str | None:
+        assert self._queue is not None
+        assert self.settings.store is not None
+        url, queue = self.settings.store, self._queue
+        try:
+            queue.store = await asyncio.wait_for(asyncio.to_thread(open_store, url, create=True), timeout=OPEN_SECONDS)
+        except TimeoutError:
+            queue.reason = f"the store {url!r} did not answer within {OPEN_SECONDS:g} s"
+        except Exception as e:
+            queue.reason = str(e)
+        if queue.store is None:
+            logger.warning("dask-resilient: nothing is saved: %s", queue.reason)
+            return None
+        store = queue.store
+        queue.submit(lambda: store.journal(self.run, "run", {"started": time(), "store": url}))  # type: ignore[attr-defined]
+        return store.token
+
+    def _alive(self) -> bool:
+        """Say whether this instance is registered; while `start` runs it is not yet in the scheduler's table.
+
+        Dask calls nothing when it takes a plugin out of its table, or puts another in its place. So this is found out
+        here, and what is left of the plugin leaves by itself.
+        """
+        registered = self._scheduler.plugins.get(NAME) is self
+        self._seen = self._seen or registered
+        if registered or not self._seen:
+            return True
+        if self._undoing is None:
+            self._scheduler.loop.add_callback(self._replaced)
+        return False
+
+    async def _replaced(self) -> None:
+        """Leave, and start the instance that has taken this one's place in Dask's table, if one has."""
+        if self._undoing is not None:
+            return
+        await self._undo()
+        heir = self._scheduler.plugins.get(NAME)
+        if isinstance(heir, Resilience):
+            await heir.start(self._scheduler)
+
+    # -- messages and calls ------------------------------------------------------------------------------------------
+
+    def _message(self, worker: str, run: str, kind: str, **msg: Any) -> None:
+        """Handle one message of a worker; one of another run, or one that surprises, changes nothing."""
+        watch = self._watch
+        if watch is None or run != self.run or not self._alive():
+            return
+        handlers = {
+            "hello": watch.hello,
+            "failed": watch.failed,
+            "saving-off": watch.saving_off,
+            "staged": watch.copies.staged,
+            "committed": watch.copies.committed,
+            "not-saved": watch.copies.not_saved,
+            "loaded": watch.loaded,
+            "load-ended": watch.copies.load_ended,
+            "verified": watch.copies.verified,
+        }
+        try:
+            handlers[kind](worker, msg)
+        except Exception:
+            logger.exception("dask-resilient: could not handle %r of worker %s", kind, worker)
+
+    async def _rpc(self, comm: Any = None, *, method: str, **kwargs: Any) -> Any:  # noqa: ARG002
+        """Serve the handle: rows, as lists of plain dicts."""
+        watch = self._watch
+        if method == "uninstall":
+            return await self.uninstall(**kwargs)
+        if watch is None:
+            raise ValueError("dask-resilient is leaving this scheduler")
+        rows = {
+            "workers": watch.members.rows,
+            "incidents": lambda: [incident.to_dict() for incident in watch.book.incidents],
+            "checkpoints": watch.ledger.rows,
+            "status": self.status,
+        }
+        if method in rows:
+            return rows[method]()
+        if method == "complete":
+            return await self._complete()
+        raise ValueError(f"dask-resilient on the scheduler has no method {method!r}")
+
+    def status(self) -> dict[str, Any]:
+        """Give what the report says besides the rows: is it protecting, with what, since when."""
+        watch, queue = self._watch, self._queue
+        assert watch is not None
+        assert queue is not None
+        return {
+            "run": self.run,
+            "store": self.settings.store,
+            "survives": queue.store.describe() if queue.store is not None else "",  # type: ignore[attr-defined]
+            "store_reason": queue.reason,
+            "recovery_off": watch.recovery_off,
+            "milestones": watch.ledger.summary(),
+        }
+
+    async def _complete(self) -> bool:
+        """Mark the run as complete in the store; nothing is deleted."""
+        store = self._queue.store if self._queue is not None else None
+        if store is None:
+            return False
+        await asyncio.to_thread(store.journal, self.run, "complete", {"completed": time()})  # type: ignore[attr-defined]
+        return True
+
+    # -- hooks -------------------------------------------------------------------------------------------------------
+
+    def transition(self, key: Any, start: str, finish: str, *args: Any, **kwargs: Any) -> None:  # noqa: ARG002
+        """Pass on; see `Watch.transition`."""
+        if self._watch is not None:
+            self._watch.transition(key, start, finish)
+
+    def log_event(self, topic: str, msg: Any) -> None:
+        """Hear of a loss before Dask works it off; the hook `remove_worker` comes after."""
+        if topic != "all" or self._watch is None:
+            return
+        if isinstance(msg, dict) and msg.get("action") == "remove-worker":  # users log whatever they like
+            self._watch.losing(msg)
+
+    def add_worker(self, scheduler: Any, worker: str) -> None:  # noqa: ARG002
+        """Pass on; see `Watch.added`."""
+        if self._watch is not None:
+            self._watch.added(worker)
+
+    def remove_worker(self, scheduler: Any, worker: str, **kwargs: Any) -> None:  # noqa: ARG002
+        """Pass on; see `Watch.removed`."""
+        if self._watch is not None:
+            self._watch.removed(worker)
+
+    def restart(self, scheduler: Any) -> None:  # noqa: ARG002
+        """Pass on; see `Watch.restarted`."""
+        if self._watch is not None:
+            self._watch.restarted()
+
+    async def close(self) -> None:
+        """End with the scheduler."""
+        if self._queue is not None:
+            self._queue.close()
+
+    # -- leaving -----------------------------------------------------------------------------------------------------
+
+    async def uninstall(self, wait: float | None = None) -> bool:
+        """Wait for saves and loads under way, then undo every intrusion on scheduler and workers.
+
+        Parameters
+        ----------
+        wait
+            Longest wait in seconds; None takes the setting ``resilience.leave``.
+
+        Returns
+        -------
+        bool
+            Whether everything under way had ended in time.
+        """
+        deadline = time() + (self.settings.leave if wait is None else wait)
+        busy = False
+        while (watch := self._watch) is not None:
+            watch.detour.on = False
+            busy = bool(watch.ledger.saving() or watch.detour.parked)
+            if not busy or time() >= deadline:
+                break
+            await asyncio.sleep(0.02)
+        await self._undo()
+        return not busy
+
+    async def _undo(self) -> None:
+        """Undo every intrusion, once; whoever asks again waits for the end of the first."""
+        if self._undoing is None:
+            self._undoing = asyncio.ensure_future(self._take_apart())
+        await asyncio.shield(self._undoing)
+
+    async def _take_apart(self) -> None:
+        scheduler, watch = self._scheduler, self._watch
+        self._watch = None
+        if watch is not None:
+            watch.stop()
+        if scheduler.plugins.get(NAME) is self:
+            await scheduler.unregister_scheduler_plugin(NAME)
+        if scheduler.stream_handlers.get(NAME) == self._message:
+            # Messages may still be on their way: an op without handler would close the worker's connection.
+            scheduler.stream_handlers[NAME] = _ignore
+        if scheduler.worker_plugins.pop(NAME, None) is not None:
+            # As `unregister_worker_plugin`, but a worker that dies at this moment must not stop the rest.
+            await scheduler.broadcast(msg={"op": "plugin-remove", "name": NAME}, on_error="return")
+        if self._queue is not None:
+            self._queue.close()
+        # Last, since an instance that is registered meanwhile waits until this name is free.
+        if scheduler.handlers.get(NAME) == self._rpc:
+            del scheduler.handlers[NAME]
+
+
+def _ignore(**msg: Mapping[str, Any]) -> None:
+    """Take a late message of a plugin that has left."""

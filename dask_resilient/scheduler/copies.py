@@ -1,0 +1,183 @@
+"""The life of copies: granted, committed, doubted, judged. Every method handles one message or one event."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from time import time
+from typing import TYPE_CHECKING, Any
+
+from dask_resilient.core.manifest import Place, digest
+from dask_resilient.core.outcome import Ending, SaveState
+from dask_resilient.scheduler.ledger import Entry
+from dask_resilient.store.guarded import verify_and_revoke
+
+if TYPE_CHECKING:
+    from dask_resilient.scheduler.watch import Watch
+
+logger = logging.getLogger("dask_resilient")
+
+OP = "resilience"
+
+
+class Copies:
+    """Answers what workers say about their attempts."""
+
+    def __init__(self, watch: Watch) -> None:
+        self._watch = watch
+        self._reader: dict[Any, tuple[str | None, str]] = {}
+        """Who reads a suspect copy a second time, a worker, or None for the scheduler; and who read it first."""
+
+    def _send(self, worker: str, do: str, **fields: Any) -> None:
+        if worker in self._watch.scheduler.stream_comms:
+            self._watch.scheduler.worker_send(worker, {"op": OP, "do": do, "run": self._watch.run, **fields})
+
+    # -- saving ------------------------------------------------------------------------------------------------------
+
+    def _known(self, worker: str, msg: Mapping[str, Any]) -> Entry | None:
+        """Give the entry of a message out of a save task, None if that run of the task no longer counts."""
+        ts = self._watch.scheduler.tasks.get(msg["key"])
+        if ts is None or ts.run_id != msg["run_id"] or ts.processing_on is None or ts.processing_on.address != worker:
+            return None
+        return self._watch.ledger.entry(ts, msg["name"], int(msg["npartitions"]))
+
+    def staged(self, worker: str, msg: Mapping[str, Any]) -> None:
+        """Grant an attempt its place, or have it dropped."""
+        entry = self._known(worker, msg)
+        if entry is None or entry.attempt is not None or (entry.place is not None and not entry.suspect):
+            # Superseded; or another attempt is being written (the value was let go and computed again before that
+            # ended); or the copy is there already (recomputing was cheaper, or it was out of reach).
+            self._send(worker, "drop", attempt=msg["attempt"])
+            if entry is not None:
+                entry.try_again()
+        elif entry.suspect:
+            # The save waits for the second read: intact = dropped, damaged = tombstone, then the next generation.
+            entry.held = (worker, msg["attempt"], int(msg["nbytes"]))
+        else:
+            self._grant(entry, worker, msg["attempt"], int(msg["nbytes"]))
+
+    def _grant(self, entry: Entry, worker: str, attempt: str, nbytes: int) -> None:
+        entry.state, entry.reason = SaveState.SAVING, ""
+        entry.attempt, entry.worker, entry.nbytes = attempt, worker, nbytes
+        place = Place(entry.milestone, entry.index, entry.generation, attempt)
+        self._send(worker, "write", attempt=attempt, place=place.to_dict())
+
+    def committed(self, worker: str, msg: Mapping[str, Any]) -> None:
+        """Take in that a receipt is durable; a key that waits for its lineage is loaded instead."""
+        entry = self._watch.ledger.entries.get(msg["key"])
+        if entry is None or entry.attempt != msg["attempt"]:
+            return
+        entry.place = Place(entry.milestone, entry.index, entry.generation, msg["attempt"])
+        entry.attempt, entry.worker = None, worker
+        entry.state, entry.reason = SaveState.DURABLE, ""
+        entry.bad_loads, entry.refused = 0, False
+        entry.avoid.clear()
+        entry.nbytes, entry.stored_nbytes = int(msg["nbytes"]), int(msg["stored_nbytes"])
+        entry.seconds = float(msg["seconds"])
+        self._watch.detour.reconsider([entry.key], "committed")
+
+    def not_saved(self, worker: str, msg: Mapping[str, Any]) -> None:
+        """Take in that a partition was not saved, and why."""
+        if msg["attempt"] is None:
+            entry = self._known(worker, msg)
+        else:
+            entry = self._watch.ledger.entries.get(msg["key"])
+            if entry is not None and entry.attempt != msg["attempt"]:
+                return
+        if entry is None or entry.place is not None:
+            return
+        entry.attempt, entry.worker = None, worker
+        entry.state = SaveState.FAILED if msg["failed"] else SaveState.NOT_SAVED
+        entry.reason = str(msg["reason"])
+
+    def forget(self, key: Any) -> None:
+        """Let go of a forgotten key; a save that has not begun is dropped."""
+        entry = self._watch.ledger.forget(key)
+        self._reader.pop(key, None)
+        if entry is None:
+            return
+        if entry.attempt is not None:
+            self._send(entry.worker, "drop", attempt=entry.attempt)
+        if entry.held is not None:
+            self._send(entry.held[0], "drop", attempt=entry.held[1])
+
+    def worker_lost(self, address: str) -> None:
+        """Take in that saves and second reads on a worker will never end."""
+        self.saves_lost(address, "its worker was lost before it was saved")
+        for key, (reader, first) in list(self._reader.items()):
+            if reader == address:
+                self._judge(self._watch.ledger.entries[key], first)
+
+    def saves_lost(self, address: str, reason: str) -> None:
+        """Take in that nothing more will be heard of the saves on a worker: it is gone, or a write of it hangs."""
+        for entry in self._watch.ledger.entries.values():
+            if entry.attempt is not None and entry.worker == address:
+                entry.attempt = None
+                entry.state, entry.reason = SaveState.FAILED, reason
+                self._watch.ledger.anew(entry)
+            if entry.held is not None and entry.held[0] == address:
+                entry.held = None
+
+    # -- loading -----------------------------------------------------------------------------------------------------
+
+    def load_ended(self, worker: str, msg: Mapping[str, Any]) -> None:
+        """Take in a load that brought nothing; it names the attempt, since the key alone may mean a newer copy."""
+        watch = self._watch
+        entry = watch.ledger.entries.get(msg["key"])
+        if entry is None or entry.place is None or entry.place.attempt != msg["attempt"]:
+            return
+        ending = Ending(msg["ending"])
+        watch.event("load-ended", key=str(entry.key), worker=worker, ending=str(ending), reason=msg["reason"])
+        watch.reloading = watch.reloading.after(ending, time())
+        entry.reason = f"{ending} to {worker}: {msg['reason']}" if ending is Ending.UNREACHABLE else msg["reason"]
+        if ending is Ending.UNREACHABLE:
+            entry.avoid.add(worker)
+            if watch.reloading.paused(time()):
+                logger.warning("dask-resilient: the store cannot be reached: reloading pauses, Dask recomputes")
+                watch.event("reloading-paused", reason=msg["reason"])
+        elif ending is Ending.FOREIGN:
+            entry.refuse(f"foreign: {msg['reason']}")
+        elif ending is Ending.DAMAGED and not entry.suspect:
+            entry.suspect = True
+            self._judge(entry, worker)
+
+    def _judge(self, entry: Entry, first: str) -> None:
+        """Have a suspect copy read by another process, on another host where there is one."""
+        watch, place, timeout = self._watch, entry.place, self._watch.settings.recover_timeout
+        assert place is not None
+        reader = watch.members.second_reader(first)
+        self._reader[entry.key] = (reader, first)
+        key = digest(repr(entry.key))
+        if reader is not None:
+            self._send(reader, "verify", key=entry.key, place=place.to_dict(), digest_of_key=key)
+            return
+
+        def then(result: tuple[Ending, str]) -> None:
+            msg = {"key": entry.key, "attempt": place.attempt, "ending": str(result[0]), "reason": result[1]}
+            self.verified("", msg)
+
+        watch.queue.submit(lambda: verify_and_revoke(watch.queue.store, place, key, timeout), then)
+
+    def verified(self, worker: str, msg: Mapping[str, Any]) -> None:  # noqa: ARG002
+        """Take in the second read: use the copy again, or let the next generation be written."""
+        entry = self._watch.ledger.entries.get(msg["key"])
+        if entry is None or not entry.suspect or entry.place is None or entry.place.attempt != msg["attempt"]:
+            return
+        self._reader.pop(entry.key, None)
+        ending = Ending(msg["ending"])
+        self._watch.event("second-read", key=str(entry.key), ending=str(ending), reason=msg["reason"])
+        entry.suspect = False
+        held, entry.held = entry.held, None
+        if ending is Ending.DAMAGED:
+            entry.state, entry.reason = SaveState.REVOKED, str(msg["reason"])
+            entry.place = None
+            entry.generation += 1
+            if held is not None:
+                self._grant(entry, *held)
+            return
+        if ending is Ending.GOOD:
+            entry.reason = ""
+        else:
+            entry.refuse(f"second read {ending}: {msg['reason']}")
+        if held is not None:
+            self._send(held[0], "drop", attempt=held[1])

@@ -1,0 +1,183 @@
+"""Which partitions are being saved, which are durable, and which copy a key may be loaded from.
+
+An entry lives as long as the scheduler's task: a key that is forgotten loses its entry, so that the same key submitted
+anew is computed anew. The scheduler answers each staged attempt with a place, a **grant**; so there is one authority on
+generations, and an attempt of a forgotten task can never become the copy of a new task of the same name.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+from dataclasses import dataclass, field
+from typing import Any
+
+from dask_resilient.core.manifest import Place, digest, split_key
+from dask_resilient.core.outcome import SaveState
+
+ENDED_KEPT = 10_000
+"""Rows of forgotten keys that are remembered at most, the newest."""
+
+
+@dataclass(slots=True)
+class Entry:
+    """What is known of one marked partition while its task is known to the scheduler."""
+
+    key: Any
+    name: str
+    index: str
+    milestone: str
+    npartitions: int
+    task: Any
+    """The scheduler's `TaskState`; another one under the same key is another partition."""
+    state: SaveState = SaveState.SAVING
+    generation: int = 0
+    attempt: str | None = None
+    """The attempt that may be written now."""
+    held: tuple[str, str, int] | None = None
+    """Worker, attempt and size of an attempt that waits for the second read of a copy that looked damaged."""
+    place: Place | None = None
+    """The durable copy."""
+    suspect: bool = False
+    """A load found the copy damaged; not used until a second read has judged."""
+    refused: bool = False
+    """A load found something foreign there, or loads of it ended as errors: not used in this run."""
+    bad_loads: int = 0
+    avoid: set[str] = field(default_factory=set)
+    """Workers that could not reach the copy."""
+    nbytes: int = 0
+    stored_nbytes: int = 0
+    worker: str = ""
+    seconds: float = 0.0
+    reason: str = ""
+
+    @property
+    def usable(self) -> bool:
+        """Whether the key may be loaded from the copy."""
+        return self.place is not None and not self.suspect and not self.refused
+
+    def try_again(self) -> None:
+        """Take in that the key was computed: workers that could not reach the copy this time may be asked next time.
+
+        Without this a store that was away for a moment would never be read from again where there is one worker. Loads
+        that cost a worker stay counted.
+        """
+        self.bad_loads -= len(self.avoid)
+        self.avoid.clear()
+
+    def refuse(self, reason: str) -> None:
+        """Use the copy no more in this run; it stays where it is."""
+        self.refused, self.state, self.reason = True, SaveState.FAILED, reason
+
+    def to_dict(self) -> dict[str, Any]:
+        """Give the row, plain types only."""
+        names = ("name", "index", "nbytes", "stored_nbytes", "worker", "seconds", "reason")
+        return {
+            **{name: getattr(self, name) for name in names},
+            "key": str(self.key),
+            "state": str(self.state),
+        }
+
+
+@dataclass(slots=True)
+class _Life:
+    """One life of the keys of a collection: their milestone, which indices it has seen, how many live."""
+
+    milestone: str
+    seen: set[str] = field(default_factory=set)
+    alive: int = 0
+
+
+class Ledger:
+    """All entries of one run."""
+
+    def __init__(self, run: str) -> None:
+        self.run = run
+        self.entries: dict[Any, Entry] = {}
+        self.ended: deque[dict[str, Any]] = deque(maxlen=ENDED_KEPT)
+        self.ended_counts: dict[str, Counter[str]] = {}
+        self.totals: dict[str, int] = {}
+        self._lives: dict[str, _Life] = {}
+        self._begun = 0
+
+    # -- entries -----------------------------------------------------------------------------------------------------
+
+    def entry(self, task: Any, name: str, npartitions: int) -> Entry:
+        """Give the entry of a task, a new one if it has none."""
+        entry = self.entries.get(task.key)
+        if entry is None or entry.task is not task:
+            if entry is not None:
+                self.forget(task.key)
+            collection, index = split_key(task.key)
+            life = self._life(collection, index)
+            entry = Entry(task.key, name, index, life.milestone, npartitions, task)
+            self.entries[task.key] = entry
+            self.totals[name] = npartitions
+        return entry
+
+    def _life(self, collection: str, index: str) -> _Life:
+        """Give the life that a partition belongs to; an index that was there and was forgotten starts a new one."""
+        life = self._lives.get(collection)
+        if life is None or index in life.seen:
+            self._begun += 1
+            life = self._lives[collection] = _Life(digest(self.run, collection, str(self._begun))[:32])
+        life.seen.add(index)
+        life.alive += 1
+        return life
+
+    def anew(self, entry: Entry) -> None:
+        """Let an entry be saved elsewhere: whether its last attempt has a receipt will never be known.
+
+        In the same place the next attempt would find that receipt and lose against it, and so never be usable.
+        """
+        entry.milestone, entry.generation = self._life(*split_key(entry.key)).milestone, 0
+
+    def forget(self, key: Any) -> Entry | None:
+        """Let go of the entry of a forgotten key; its row stays among the ended ones."""
+        entry = self.entries.pop(key, None)
+        if entry is None:
+            return None
+        if entry.state is SaveState.SAVING:
+            entry.state, entry.reason = SaveState.NOT_SAVED, "released before it was saved"
+        self.ended.append(entry.to_dict())
+        self.ended_counts.setdefault(entry.name, Counter())[str(entry.state)] += 1
+        collection, _ = split_key(key)
+        life = self._lives.get(collection)
+        if life is not None and life.milestone == entry.milestone:
+            life.alive -= 1
+            if not life.alive:
+                del self._lives[collection]
+        return entry
+
+    def clear(self) -> list[Entry]:
+        """Forget every key (`client.restart`)."""
+        return [entry for key in list(self.entries) if (entry := self.forget(key)) is not None]
+
+    # -- rows --------------------------------------------------------------------------------------------------------
+
+    def rows(self) -> list[dict[str, Any]]:
+        """Give a row a partition: those of known keys first, then the newest of forgotten ones."""
+        return [entry.to_dict() for entry in self.entries.values()] + list(self.ended)
+
+    def summary(self) -> list[dict[str, Any]]:
+        """Give a row a milestone name: how many partitions stand where, and how many are released already."""
+        counts: dict[str, Counter[str]] = {name: Counter() for name in self.totals}
+        for entry in self.entries.values():
+            counts[entry.name][str(entry.state)] += 1
+            counts[entry.name]["nbytes"] += entry.nbytes if entry.place else 0
+        return [
+            {
+                "name": name,
+                "total": self.totals[name],
+                "durable": live["durable"],
+                "saving": live["saving"],
+                "nbytes": live["nbytes"],
+                "lost": sum(live[s] for s in ("failed", "not saved", "revoked")),
+                "released": sum(self.ended_counts.get(name, Counter()).values()),
+                "released_durable": self.ended_counts.get(name, Counter())["durable"],
+            }
+            for name, live in counts.items()
+        ]
+
+    def saving(self) -> int:
+        """Count the partitions whose saving is under way."""
+        return sum(entry.state is SaveState.SAVING and entry.attempt is not None for entry in self.entries.values())

@@ -1,0 +1,80 @@
+"""The workers as the plugin knows them: who can load, and who protects what it computes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+WAITING = "has not reported yet"
+
+
+@dataclass(slots=True)
+class Member:
+    """One worker of the cluster."""
+
+    worker: str
+    name: str
+    host: str
+    ready: bool = False
+    """Whether its side has reported and reads the store, so that loads may go there."""
+    protected: bool = False
+    """Whether what it computes is saved."""
+    reason: str = WAITING
+
+    @property
+    def device(self) -> str:
+        """What it computes on; a CPU worker is its own device."""
+        return f"host:{self.host}/{self.name}"
+
+    def to_dict(self) -> dict[str, Any]:
+        """Give the row, plain types only."""
+        return {
+            "worker": self.worker,
+            "name": self.name,
+            "host": self.host,
+            "device": self.device,
+            "phase": "active",
+            # No probe has read this device: unknown is neither healthy nor unhealthy.
+            "health": "unknown",
+            "reason": self.reason,
+            "protected": self.protected,
+        }
+
+
+class Members:
+    """All workers of the cluster, and the lost ones that incidents still name."""
+
+    def __init__(self) -> None:
+        self._members: dict[str, Member] = {}
+
+    def add(self, address: str, name: object, host: str) -> None:
+        """Take in a worker that joined; it has to report before it gets a load."""
+        self._members[address] = Member(address, str(name), host)
+
+    def remove(self, address: str) -> None:
+        """Forget a worker that left."""
+        self._members.pop(address, None)
+
+    def get(self, address: str) -> Member | None:
+        """Give a worker by its address."""
+        return self._members.get(address)
+
+    def loaders(self, avoid: set[str]) -> set[str] | None:
+        """Give the addresses that can load; None if that is every worker."""
+        able = {m.worker for m in self._members.values() if m.ready and m.worker not in avoid}
+        return None if len(able) == len(self._members) and able else able
+
+    def rows(self) -> list[dict[str, Any]]:
+        """Give a row a worker."""
+        return [member.to_dict() for member in self._members.values()]
+
+    def unprotected(self) -> list[Member]:
+        """Give the workers whose results are not saved."""
+        return [member for member in self._members.values() if not member.protected]
+
+    def second_reader(self, first: str) -> str | None:
+        """Give a worker to read what `first` found damaged: on another host if there is one, None if nobody is left."""
+        host = self._members[first].host if first in self._members else ""
+        others = [m for m in self._members.values() if m.protected and m.worker != first]
+        others.sort(key=lambda m: (m.host == host, m.worker))
+        return others[0].worker if others else None

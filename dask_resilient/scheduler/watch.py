@@ -1,0 +1,280 @@
+"""The scheduler's side of one run: it hears hooks and messages, asks the core, and sends the answers.
+
+Synchronous and without I/O throughout: what touches the store goes through the `StoreQueue`. What a key is loaded from
+is in :mod:`~dask_resilient.scheduler.ledger`, how Dask is made to load it in :mod:`dask_resilient.internals.detour`,
+messages about copies in :mod:`~dask_resilient.scheduler.copies`.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Hashable, Iterable, Mapping
+from time import time
+from typing import Any
+
+from dask_resilient.config import Settings
+from dask_resilient.core.incidents import Book, Incident, cause
+from dask_resilient.core.manifest import digest
+from dask_resilient.core.outcome import Ending
+from dask_resilient.core.recovery import ATTEMPTS, Costs, Reloading, should_reload
+from dask_resilient.internals.detour import Detour
+from dask_resilient.internals.rows import Rows
+from dask_resilient.internals.versions import unsupported
+from dask_resilient.scheduler.copies import Copies
+from dask_resilient.scheduler.ledger import Ledger
+from dask_resilient.scheduler.members import Member, Members
+from dask_resilient.scheduler.queue import StoreQueue
+from dask_resilient.tasks import load
+
+logger = logging.getLogger("dask_resilient")
+
+TOPIC = "resilience"
+
+
+class Watch:
+    """Watches one scheduler.
+
+    Parameters
+    ----------
+    scheduler
+        The `distributed.Scheduler`.
+    settings
+        As the client read them.
+    run
+        Id of this life of the plugin.
+    queue
+        The scheduler's way to the store.
+    alive
+        Says whether the plugin is still registered.
+    """
+
+    def __init__(self, scheduler: Any, settings: Settings, run: str, queue: StoreQueue, alive: Any) -> None:
+        self.scheduler = scheduler
+        self.settings = settings
+        self.run = run
+        self.queue = queue
+        self.alive = alive
+        self.ledger = Ledger(run)
+        self.book = Book()
+        self.members = Members()
+        self.costs = Costs(floor=settings.recover_floor, margin=settings.recover_margin)
+        self.reloading = Reloading(pause=settings.recover_pause)
+        self.detour = Detour(scheduler, self, load)
+        self.copies = Copies(self)
+        self.rows: Rows | None = None
+        self.recovery_off = ""
+        """Why recovery is left to Dask, empty if it is not."""
+        self._reloaded: set[Any] = set()
+
+    # -- life --------------------------------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Take in the workers that are there, and install the detour if this Dask is one that it is right on."""
+        for address, ws in self.scheduler.workers.items():
+            self.members.add(address, ws.name, ws.host)
+        if not self.settings.recover_enabled:
+            self.recovery_off = "resilience.recover.enabled is false"
+            return
+        reason = unsupported(self.scheduler)
+        if reason is not None and not self.settings.recover_untested_dask:
+            self.recovery_off = reason
+            logger.warning("dask-resilient: %s: partitions are saved and reported, recovery is left to Dask", reason)
+            return
+        self.rows = Rows(self.detour, self._surprise)
+        self.rows.install()
+
+    def registered(self) -> None:
+        """Take in who came and went while the plugin was being registered, when it had no hooks yet."""
+        here, known = set(self.scheduler.workers), {row["worker"] for row in self.members.rows()}
+        for address in here - known:
+            self.added(address)
+        for address in known - here:
+            self.removed(address)
+
+    def stop(self) -> None:
+        """Undo every intrusion on the scheduler, also with loads under way."""
+        if self.rows is not None:
+            self.rows.undo()
+            self.rows = None
+
+    def _surprise(self, e: BaseException) -> None:
+        self.recovery_off = f"it met something unexpected: {e!r}"
+        logger.error("dask-resilient: recovery is left to Dask from now on: %r", e, exc_info=e)
+        self.event("recovery-off", reason=self.recovery_off)
+
+    def event(self, action: str, **fields: Any) -> None:
+        """Log a structured event under the topic ``resilience``."""
+        self.scheduler.log_event(TOPIC, {"action": action, "run": self.run, **fields})
+
+    # -- the detour's host -------------------------------------------------------------------------------------------
+
+    def ticket(self, ts: Any) -> Mapping[str, Any] | None:
+        """Give the load's argument if the key has a copy that may be used, and loading it is cheaper."""
+        entry = self.ledger.entries.get(ts.key)
+        if entry is None or entry.task is not ts or not entry.usable or entry.bad_loads >= ATTEMPTS:
+            return None
+        if self.reloading.paused(time()):
+            return None
+        if not should_reload(ts, entry.nbytes, _Lineage(self.ledger), self.costs):
+            return None
+        assert entry.place is not None
+        return {"dask_key": ts.key, "key": digest(repr(ts.key)), "place": entry.place.to_dict()}
+
+    def loaders(self, key: Hashable) -> set[str] | None:
+        """Give the workers that can load a key."""
+        entry = self.ledger.entries.get(key)
+        return self.members.loaders(entry.avoid if entry is not None else set())
+
+    def left(self, key: Any, state: str, was: str, moved: bool) -> None:
+        """Count a load that brought the value, and one that did not."""
+        entry = self.ledger.entries.get(key)
+        if state == "memory":
+            self._reloaded.add(key)
+            if entry is not None:
+                entry.bad_loads = 0
+                entry.avoid.clear()
+        elif entry is not None and not moved:
+            if was == "erred":
+                # An error here proves no damage (it may be this environment), but no second try would differ.
+                entry.refuse("a load ended as an error: recomputed in this run")
+            elif was == "processing":
+                entry.bad_loads += 1
+
+    # -- hooks -------------------------------------------------------------------------------------------------------
+
+    def transition(self, key: Any, start: str, finish: str) -> None:  # noqa: C901 - branches cost less than calls here
+        """Hear of every transition. The hot path: a key that is nobody's concern costs a look-up or two."""
+        counting = self.book.counting
+        if finish == "memory":
+            reloaded = key in self._reloaded
+            if reloaded:
+                self._reloaded.discard(key)
+            if counting:
+                self._closed(self.book.back(key, reloaded, time()))
+        elif finish == "waiting":
+            if counting and start == "released":
+                self.book.wanted(key, (dep.key for dep in self.scheduler.tasks[key].dependents))
+        elif finish == "forgotten":
+            if key in self.ledger.entries:
+                self.copies.forget(key)
+            if counting:
+                self._closed(self.book.dropped(key, time()))
+        elif finish == "erred" and counting:
+            self._closed(self.book.dropped(key, time()))
+
+    def losing(self, msg: Mapping[str, Any]) -> None:
+        """Open an incident, before Dask works off the loss of a worker."""
+        address = msg["worker"]
+        member = self.members.get(address)
+        lost = msg["lost-computed-tasks"]
+        scattered = msg["lost-scattered-tasks"]
+        if not lost and not scattered and msg["expected"]:
+            return
+        tasks = self.scheduler.tasks
+        sizes = {key: max(tasks[key].nbytes, 0) for key in (*lost, *scattered) if key in tasks}
+        why = cause(str(msg["stimulus_id"]), bool(msg["expected"]))
+        if scattered:
+            why += f"; {len(scattered)} keys were scattered data, which nothing can bring back"
+        running = msg["processing-tasks"]
+        incident = self.book.lost(time(), address, member.device if member else "", why, sizes, running)
+        for key in scattered:
+            incident.seeds.discard(key)
+        self.event("loss", **_few_keys(incident.to_dict()))
+
+    def removed(self, address: str) -> None:
+        """Take in that a worker is gone and its loss is worked off."""
+        self.members.remove(address)
+        self.copies.worker_lost(address)
+        self._closed(self.book.settle(time()))
+        self.detour.renew()
+
+    def added(self, address: str) -> None:
+        """Take in that a worker joined: no load goes there until it has reported."""
+        ws = self.scheduler.workers[address]
+        self.members.add(address, ws.name, ws.host)
+        self.detour.renew()
+
+    def restarted(self) -> None:
+        """Take in that every task is gone (`client.restart`)."""
+        for key in list(self.ledger.entries):
+            self.copies.forget(key)
+        self.detour.parked.clear()
+        self._reloaded.clear()
+        self._closed(self.book.forget(time()))
+
+    def _closed(self, incidents: Iterable[Incident]) -> None:
+        for incident in incidents:
+            self.event("whole-again", **_few_keys(incident.to_dict()))
+
+    def _member(self, address: str) -> Member | None:
+        """Give a worker that sends a message; one that joined while the plugin was being registered had no hook."""
+        member = self.members.get(address)
+        if member is None and address in self.scheduler.workers:
+            self.added(address)
+            member = self.members.get(address)
+        return member
+
+    # -- messages of workers -----------------------------------------------------------------------------------------
+
+    def hello(self, worker: str, msg: Mapping[str, Any]) -> None:
+        """Hear that a worker's side is up, and whether it protects."""
+        member = self._member(worker)
+        if member is None:
+            return
+        # Loads on a worker without the store would end as unreachable, and three of them pause reloading everywhere.
+        member.ready = msg["token"] is not None
+        member.host = msg.get("host", member.host)
+        member.protected, member.reason = bool(msg["protected"]), str(msg["reason"])
+        if not member.protected:
+            self._unprotected(worker, member.reason)
+        self.detour.renew()
+        # Where every worker was lost, the next one finds keys that could not be loaded when they were asked for.
+        self.detour.reconsider(list(self.ledger.entries), "loader")
+
+    def failed(self, worker: str, msg: Mapping[str, Any]) -> None:
+        """Hear that a worker's side could not be set up: it gets no loads and saves nothing."""
+        member = self._member(worker)
+        if member is not None:
+            member.reason = str(msg["reason"])
+            self._unprotected(worker, member.reason)
+
+    def saving_off(self, worker: str, msg: Mapping[str, Any]) -> None:
+        """Hear that a worker saves nothing more."""
+        member = self.members.get(worker)
+        if member is not None:
+            member.protected, member.reason = False, str(msg["reason"])
+            self.copies.saves_lost(worker, member.reason)
+            self._unprotected(worker, member.reason)
+
+    def _unprotected(self, worker: str, reason: str) -> None:
+        logger.warning("dask-resilient: worker %s is unprotected: %s", worker, reason)
+        self.event("unprotected", worker=worker, reason=reason)
+
+    def loaded(self, worker: str, msg: Mapping[str, Any]) -> None:  # noqa: ARG002
+        """Hear that a load brought the value, and how long it took."""
+        self.costs = self.costs.observe(int(msg["nbytes"]), float(msg["seconds"]))
+        self.reloading = self.reloading.after(Ending.GOOD, time())
+
+
+class _Lineage:
+    """The scheduler's graph for the decision; keys are `TaskState` objects."""
+
+    def __init__(self, ledger: Ledger) -> None:
+        self._ledger = ledger
+
+    def parents(self, key: Any) -> Iterable[Any]:
+        return key.dependencies  # type: ignore[no-any-return]
+
+    def seconds(self, key: Any) -> float | None:
+        average = key.prefix.duration_average
+        return None if average < 0 else average
+
+    def available(self, key: Any) -> bool:
+        if key.who_has:
+            return True
+        entry = self._ledger.entries.get(key.key)
+        return entry is not None and entry.usable
+
+
+def _few_keys(row: dict[str, Any]) -> dict[str, Any]:
+    return {**row, "keys": row["keys"][:20]}

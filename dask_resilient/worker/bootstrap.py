@@ -1,0 +1,79 @@
+"""The worker plugin that the scheduler hands to every worker, also to those that join or restart later.
+
+It is pickled by value (`dumps`), so that it unpickles on a worker without this package: a plugin that does not unpickle
+would keep such a worker from joining at all. For the same reason nothing of the package is imported outside `setup`.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from distributed.diagnostics.plugin import WorkerPlugin
+
+
+class ResilienceWorker(WorkerPlugin):  # type: ignore[misc]
+    """Starts the worker's side, and never fails or delays the worker.
+
+    Parameters
+    ----------
+    settings
+        `Settings.to_dict()`.
+    run
+        Id of this life of the plugin.
+    token
+        Token that the scheduler read in the store, or None.
+    """
+
+    name = "resilience"
+
+    def __init__(self, settings: dict[str, Any], run: str, token: str | None) -> None:
+        self.settings = settings
+        self.run = run
+        self.token = token
+        self.side: Any = None
+
+    async def setup(self, worker: Any) -> None:
+        """Start the side; whatever goes wrong is told to the scheduler, which shows the worker as unprotected."""
+        import asyncio
+
+        try:
+            from dask_resilient.config import Settings
+            from dask_resilient.worker.side import Side
+
+            self.side = Side(worker, Settings(**self.settings), self.run, self.token)
+            self.side.start()
+        except Exception as e:
+            self.side = None
+            msg = {"op": "resilience", "run": self.run, "kind": "failed", "reason": f"set-up failed: {e!r}"}
+            worker.loop.add_callback(worker.batched_send, msg)
+            return
+
+        async def finish(side: Any) -> None:
+            # A store that hangs must not keep the worker from joining.
+            await asyncio.to_thread(side.open)
+            if self.side is side:
+                side.hello()
+            elif side.saver is not None:
+                side.saver.close()
+
+        self._finishing = asyncio.ensure_future(finish(self.side))
+
+    def teardown(self, worker: Any) -> None:  # noqa: ARG002
+        """Undo everything on this worker."""
+        side, self.side = self.side, None
+        if side is not None:
+            side.stop()
+
+
+def dumps(plugin: ResilienceWorker) -> bytes:
+    """Pickle the plugin by value."""
+    import sys
+
+    import cloudpickle
+
+    module = sys.modules[__name__]
+    cloudpickle.register_pickle_by_value(module)
+    try:
+        return bytes(cloudpickle.dumps(plugin))
+    finally:
+        cloudpickle.unregister_pickle_by_value(module)

@@ -1,0 +1,222 @@
+"""Writes staged partitions in the background, within bounded host memory.
+
+A task stages its value and queues it here; the scheduler answers with a place (`grant`); one thread writes. Nothing in
+here ever fails the task: what cannot be saved is reported as "not saved" with the reason. What a worker may hold, how
+long a task may wait, and when to give up is decided in :mod:`dask_resilient.core.backlog`.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from time import monotonic
+from typing import Any
+
+from dask_resilient.core.backlog import allowed_wait, fits, hopeless
+from dask_resilient.core.manifest import Place
+from dask_resilient.errors import ChangedWhileWriting
+from dask_resilient.protocols import PartitionStore, Staged
+
+logger = logging.getLogger("dask_resilient")
+
+Send = Callable[[Mapping[str, Any]], None]
+
+
+@dataclass(slots=True)
+class Item:
+    """One staged partition on its way into the store."""
+
+    attempt: str
+    key: Any
+    staged: Staged
+    facts: Mapping[str, Any]
+    place: Place | None = None
+    begun: float | None = field(default=None)
+
+
+class Saver:
+    """Holds what is staged on one worker, and the thread that writes it.
+
+    Parameters
+    ----------
+    store
+        Where to.
+    limit
+        Bytes that may be staged at a time.
+    threads
+        Threads of the worker that run tasks.
+    task_wait, run_wait, stuck
+        Settings ``resilience.save.*``: seconds, share, seconds.
+    send
+        Sends a message to the scheduler; may be called from any thread.
+    """
+
+    def __init__(
+        self,
+        store: PartitionStore,
+        *,
+        limit: int,
+        threads: int,
+        task_wait: float,
+        run_wait: float,
+        stuck: float,
+        send: Send,
+        clock: Callable[[], float] = monotonic,
+    ) -> None:
+        self._store = store
+        self._limit = limit
+        self._threads = threads
+        self._task_wait = task_wait
+        self._run_wait = run_wait
+        self._stuck = stuck
+        self._send = send
+        self._clock = clock
+        self._started = clock()
+        self._waited = 0.0
+        self._failures = 0
+        self._items: dict[str, Item] = {}
+        self._changed = threading.Condition()
+        self._closing = False
+        self.off: str | None = None
+        """Why nothing is saved any more on this worker, None while it is."""
+        self._thread = threading.Thread(target=self._run, name="dask-resilient-saver", daemon=True)
+        self._thread.start()
+
+    @property
+    def staged(self) -> int:
+        """Bytes that are staged now."""
+        return sum(item.staged.nbytes for item in self._items.values())
+
+    # -- called inside tasks -----------------------------------------------------------------------------------------
+
+    def queue(self, item: Item) -> str | None:
+        """Queue a partition, waiting within bounds for room; give the reason if it is not taken."""
+        nbytes = item.staged.nbytes
+        with self._changed:
+            begun = self._clock()
+            wait = allowed_wait(self._task_wait, self._run_wait, begun - self._started, self._threads, self._waited)
+
+            def ready() -> bool:
+                return self.off is not None or self._closing or fits(nbytes, self.staged, self._limit)
+
+            taken = self._changed.wait_for(ready, timeout=wait)
+            self._waited += self._clock() - begun
+            if self.off is not None:
+                return self.off
+            if self._closing:
+                return "the plugin is leaving"
+            if not taken:
+                return f"backlog: {self.staged:,} bytes are staged already and the writer did not catch up"
+            self._items[item.attempt] = item
+        return None
+
+    # -- called on the worker's event loop ---------------------------------------------------------------------------
+
+    def grant(self, attempt: str, place: Place) -> None:
+        """Let an attempt be written."""
+        with self._changed:
+            item = self._items.get(attempt)
+            if item is not None:
+                item.place = place
+                self._changed.notify_all()
+
+    def drop(self, attempt: str) -> None:
+        """Let go of an attempt that nobody wants, unless it is being written."""
+        with self._changed:
+            item = self._items.get(attempt)
+            if item is not None and item.begun is None:
+                del self._items[attempt]
+                self._changed.notify_all()
+
+    def shed(self, reason: str) -> None:
+        """Let go of everything that is not being written."""
+        with self._changed:
+            gone = [item for item in self._items.values() if item.begun is None]
+            for item in gone:
+                del self._items[item.attempt]
+            self._changed.notify_all()
+        for item in gone:
+            self._not_saved(item, reason)
+
+    def check(self) -> None:
+        """Switch saving off if one write does not come back: a hanging store must not hold memory."""
+        now = self._clock()
+        with self._changed:
+            begun = [item.begun for item in self._items.values() if item.begun is not None]
+        if begun and now - min(begun) > self._stuck and self.off is None:
+            self.switch_off(f"a write has not ended after {self._stuck:g} s")
+
+    def switch_off(self, reason: str) -> None:
+        """Save nothing more on this worker, with one warning."""
+        with self._changed:
+            if self.off is not None:
+                return
+            self.off = f"saving is switched off on this worker: {reason}"
+        logger.warning("dask-resilient: %s; the computation goes on unprotected", self.off)
+        self._send({"kind": "saving-off", "reason": reason})
+        self.shed(self.off)
+
+    def close(self) -> None:
+        """Take nothing more and end the thread after the write under way; does not wait for it."""
+        with self._changed:
+            self._closing = True
+            self._changed.notify_all()
+        self.shed("the plugin has left")
+
+    # -- the thread --------------------------------------------------------------------------------------------------
+
+    def _next(self) -> Item | None:
+        with self._changed:
+            while True:
+                for item in self._items.values():
+                    if item.place is not None:
+                        item.begun = self._clock()
+                        return item
+                if self._closing:
+                    return None
+                self._changed.wait()
+
+    def _run(self) -> None:
+        while (item := self._next()) is not None:
+            try:
+                self._write(item)
+            finally:
+                with self._changed:
+                    self._items.pop(item.attempt, None)
+                    self._changed.notify_all()
+            # The loop variable must not keep the last partition alive while the thread waits for the next one.
+            del item
+
+    def _write(self, item: Item) -> None:
+        assert item.place is not None
+        assert item.begun is not None
+        try:
+            receipt = self._store.write(item.place, item.staged, item.facts)
+        except ChangedWhileWriting:
+            self._not_saved(item, "changed while it was being written")
+        except FileExistsError:
+            self._not_saved(item, "another worker saved it first")
+        except Exception as e:
+            self._failures += 1
+            self._not_saved(item, f"the store failed: {e}", failed=True)
+            if hopeless(self._failures, getattr(e, "errno", None)):
+                self.switch_off(str(e))
+        else:
+            self._failures = 0
+            self._send(
+                {
+                    "kind": "committed",
+                    "key": item.key,
+                    "attempt": item.attempt,
+                    "nbytes": receipt.nbytes,
+                    "stored_nbytes": receipt.stored_nbytes,
+                    "seconds": self._clock() - item.begun,
+                }
+            )
+
+    def _not_saved(self, item: Item, reason: str, *, failed: bool = False) -> None:
+        self._send(
+            {"kind": "not-saved", "key": item.key, "attempt": item.attempt, "reason": reason, "failed": failed},
+        )

@@ -1,0 +1,260 @@
+"""What runs on one worker: staging inside tasks, loading inside tasks, and the messages of both.
+
+Messages to the scheduler go through the worker's batched stream, in order with Dask's own task messages: the scheduler
+hears how a load ended before it hears that the task asks to be rescheduled.
+"""
+
+from __future__ import annotations
+
+import logging
+import socket
+import threading
+from collections.abc import Mapping
+from time import perf_counter, time
+from typing import Any
+from uuid import uuid4
+
+from dask_resilient import partitions
+from dask_resilient.config import Settings
+from dask_resilient.core.manifest import Place, digest
+from dask_resilient.core.outcome import Declined, Ending
+from dask_resilient.errors import StoreError, Unreachable
+from dask_resilient.internals.unlink import Unlink
+from dask_resilient.protocols import PartitionStore
+from dask_resilient.store import open_store
+from dask_resilient.store.guarded import ending_of, verify_and_revoke, within
+from dask_resilient.worker.saver import Item, Saver
+
+logger = logging.getLogger("dask_resilient")
+
+OP = "resilience"
+CHECK_MS = 500
+"""Milliseconds between looks at memory and at a write that hangs."""
+
+
+class Side:
+    """The plugin's side on one worker.
+
+    Parameters
+    ----------
+    worker
+        The `distributed.Worker`.
+    settings
+        As the client read them.
+    run
+        Id of this life of the plugin.
+    token
+        Token that the scheduler read in the store; None = the scheduler has no store, nothing is saved.
+    """
+
+    def __init__(self, worker: Any, settings: Settings, run: str, token: str | None) -> None:
+        self.worker = worker
+        self.settings = settings
+        self.run = run
+        self.saver: Saver | None = None
+        self.store: PartitionStore | None = None
+        self.reason = "its store is not open yet"
+        self._unlink = Unlink(worker)
+        self._check: Any = None
+        self._token = token
+
+    # -- life --------------------------------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Install the intrusions; `open` and `hello` follow off the loop."""
+        self._unlink.install()
+        self.worker.stream_handlers[OP] = self._handle
+
+    def open(self) -> None:
+        """Open the store; a failure leaves this worker unprotected, with the reason. Blocks: not for the event loop."""
+        try:
+            if self._token is None:
+                raise StoreError("the scheduler cannot use the store")
+            assert self.settings.store is not None
+            self.store = open_store(self.settings.store, create=False, token=self._token)
+        except Exception as e:
+            self.reason = str(e)
+            return
+        self.reason = ""
+        limit = self.worker.memory_manager.memory_limit
+        self.saver = Saver(
+            self.store,
+            limit=int(self.settings.save_memory * limit) if limit else 1 << 62,
+            threads=self.worker.state.nthreads,
+            task_wait=self.settings.save_task_wait,
+            run_wait=self.settings.save_run_wait,
+            stuck=self.settings.save_stuck,
+            send=self.send,
+        )
+
+    def hello(self) -> None:
+        """Tell the scheduler that this worker can load, and whether it can save."""
+        from tornado.ioloop import PeriodicCallback
+
+        from dask_resilient import __version__
+
+        if self.saver is not None:
+            self._check = PeriodicCallback(self._look, CHECK_MS)
+            self._check.start()
+        self.send(
+            {
+                "kind": "hello",
+                "protected": self.saver is not None,
+                "reason": self.reason,
+                "token": self.store.token if self.store is not None else None,
+                "version": __version__,
+                "host": socket.gethostname(),
+            }
+        )
+
+    def stop(self) -> None:
+        """Undo every intrusion on this worker and end its thread."""
+        self._unlink.undo()
+        if self.worker.stream_handlers.get(OP) == self._handle:
+            # Messages may still be on their way: an op without handler would close the scheduler's connection.
+            self.worker.stream_handlers[OP] = _ignore
+        if self._check is not None:
+            self._check.stop()
+        if self.saver is not None:
+            self.saver.close()
+
+    # -- messages ----------------------------------------------------------------------------------------------------
+
+    def send(self, msg: Mapping[str, Any]) -> None:
+        """Send a message to the scheduler, from any thread, in order with the task messages of this worker."""
+        full = {"op": OP, "run": self.run, **msg}
+        # A loop that is closed already means that the worker is leaving: nobody needs the message.
+        if not self.worker.loop.asyncio_loop.is_closed():
+            self.worker.loop.add_callback(self.worker.batched_send, full)
+
+    def _handle(self, do: str, run: str, **msg: Any) -> None:
+        """Handle a message of the scheduler."""
+        if run != self.run:
+            return
+        if do == "verify":
+            threading.Thread(target=self._verify, kwargs=msg, name="dask-resilient-verify", daemon=True).start()
+        elif self.saver is None:
+            return
+        elif do == "write":
+            self.saver.grant(msg["attempt"], Place.from_dict(msg["place"]))
+        elif do == "drop":
+            self.saver.drop(msg["attempt"])
+
+    def _look(self) -> None:
+        """Keep staged memory from pushing the worker into spilling, and notice a store that hangs."""
+        if self.saver is None or not self.saver.staged:
+            return
+        self.saver.check()
+        manager = self.worker.memory_manager
+        share = manager.memory_target_fraction or manager.memory_spill_fraction
+        limit = share * manager.memory_limit if share and manager.memory_limit else None
+        if limit and self.worker.monitor.get_process_memory() > limit:
+            self.saver.shed("the worker passed its memory target")
+
+    # -- inside tasks ------------------------------------------------------------------------------------------------
+
+    def save(self, value: Any, ticket: Mapping[str, Any]) -> None:
+        """Stage the value of the task that runs in this thread and queue it. Never raises."""
+        key: Any = None
+        begin = perf_counter()
+        try:
+            key = self.worker.get_current_task()
+            reason = self._save(value, ticket, key, begin)
+        except Exception as e:
+            logger.warning("dask-resilient: could not stage a partition of %r", ticket.get("name"), exc_info=True)
+            reason = f"staging failed: {e!r}"
+        if reason is not None:
+            who = self._who(key, ticket)
+            self.send({"kind": "not-saved", "attempt": None, "reason": reason, "failed": False, **who})
+
+    def _who(self, key: Any, ticket: Mapping[str, Any]) -> dict[str, Any]:
+        task = self.worker.state.tasks.get(key)
+        return {
+            "key": key,
+            "name": ticket["name"],
+            "npartitions": ticket["npartitions"],
+            "run_id": task.run_id if task is not None else None,
+        }
+
+    def _save(self, value: Any, ticket: Mapping[str, Any], key: Any, begin: float) -> str | None:
+        if self.saver is None:
+            return f"this worker is unprotected: {self.reason}"
+        if self.saver.off is not None:
+            return self.saver.off
+        if key != ticket["key"]:
+            return f"its task was merged into {key!r}"
+        staged = partitions.stage(value)
+        if isinstance(staged, Declined):
+            return staged.reason
+        attempt = uuid4().hex
+        who = self._who(key, ticket)
+        item = Item(attempt, key, staged, self._facts(key, begin))
+        reason = self.saver.queue(item)
+        if reason is None:
+            self.send({"kind": "staged", "attempt": attempt, "nbytes": staged.nbytes, **who})
+        return reason
+
+    def _facts(self, key: Any, begin: float) -> dict[str, Any]:
+        host = socket.gethostname()
+        now = time()
+        return {
+            "key": digest(repr(key)),
+            "run": self.run,
+            "producer": {
+                "device": f"host:{host}/{self.worker.name}",
+                "host": host,
+                "worker": self.worker.address,
+                "staged": now,
+            },
+            "parents": (),
+            "seconds": {"stage": perf_counter() - begin},
+        }
+
+    def load(self, ticket: Mapping[str, Any]) -> Any:
+        """Give a stored value back, or report how it ended and raise `Reschedule`: never an error of the user's."""
+        from distributed.exceptions import Reschedule
+
+        begin = perf_counter()
+        try:
+            value, nbytes = self._bounded(ticket)
+        except BaseException as e:
+            ending = ending_of(e)
+            self._ended(ticket, ending, str(e) or repr(e))
+            raise Reschedule from e
+        self.send({"kind": "loaded", "key": ticket["dask_key"], "nbytes": nbytes, "seconds": perf_counter() - begin})
+        return value
+
+    def _ended(self, ticket: Mapping[str, Any], ending: Ending, reason: str) -> None:
+        logger.warning("dask-resilient: load of %r ended %s: %s", ticket["dask_key"], ending, reason)
+        self.send(
+            {
+                "kind": "load-ended",
+                "key": ticket["dask_key"],
+                "attempt": ticket["place"]["attempt"],
+                "ending": str(ending),
+                "reason": reason,
+            }
+        )
+
+    def _read(self, ticket: Mapping[str, Any]) -> tuple[Any, int]:
+        if self.store is None:
+            raise Unreachable(f"this worker has no store: {self.reason}")
+        receipt, payload = self.store.read(Place.from_dict(ticket["place"]), ticket["key"])
+        return partitions.restore(receipt.codec, receipt.schema, payload), receipt.nbytes
+
+    def _bounded(self, ticket: Mapping[str, Any]) -> tuple[Any, int]:
+        """Read in a thread of its own: a store that hangs must not hold the task for ever."""
+        timeout = self.settings.recover_timeout
+        return within(timeout, lambda: self._read(ticket))
+
+    def _verify(self, key: Any, place: Mapping[str, Any], digest_of_key: str) -> None:
+        """Read a copy that somebody else found damaged; if it is, write its tombstone."""
+        timeout = self.settings.recover_timeout
+        ending, reason = verify_and_revoke(self.store, Place.from_dict(place), digest_of_key, timeout)
+        self.send(
+            {"kind": "verified", "key": key, "attempt": place["attempt"], "ending": str(ending), "reason": reason}
+        )
+
+
+def _ignore(**msg: Any) -> None:
+    """Take a late message of a scheduler's side that has left."""

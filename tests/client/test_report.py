@@ -1,0 +1,88 @@
+"""The report is a function of rows: no cluster needed to see what it says."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from dask_resilient.client.report import Report, size
+
+STATUS: dict[str, Any] = {
+    "run": "r",
+    "store": "/data/run",
+    "survives": "local path; survives the loss of a worker, not of this machine",
+    "store_reason": "",
+    "recovery_off": "",
+    "milestones": [],
+}
+WORKER = {"worker": "tcp://a", "name": "0", "reason": "", "protected": True}
+LOSS = {
+    "id": 1,
+    "kind": "loss",
+    "time": 1.7e9,
+    "worker": "tcp://a",
+    "device": "host:h/0",
+    "cause": "killed",
+    "lost": 10,
+    "reloaded": 8,
+    "recomputed": 2,
+    "keys": [],
+    "nbytes": 2048,
+    "seconds": 1.25,
+}
+
+
+def milestone(**counts: int) -> dict[str, Any]:
+    zero = dict.fromkeys(("durable", "saving", "lost", "nbytes", "released", "released_durable"), 0)
+    return {"name": "clean", "total": 16, **zero, **counts}
+
+
+def report(*, milestones: list[Any] = (), workers: list[Any] = (WORKER,), **rows: Any) -> str:  # type: ignore[assignment]
+    status = {**STATUS, "milestones": milestones, **rows.pop("status", {})}
+    full = {"incidents": [], "checkpoints": [], **rows}
+    return str(Report(status=status, workers=workers, **full)).replace("\n", " ")
+
+
+@pytest.mark.parametrize(
+    ("rows", "words"),
+    [
+        ({}, "No milestone has been computed yet"),
+        ({"milestones": [milestone(durable=16, nbytes=1 << 20)]}, "'clean': 16 of 16 partitions durable (1.0 MiB)."),
+        ({"milestones": [milestone(durable=3, saving=13)]}, "3 of 16 partitions durable (0 B), 13 being saved."),
+        ({"milestones": [milestone(released=16, released_durable=15)]}, "all 16 partitions are released, 15 were durable"),
+        ({}, "All 1 workers are protected."),
+        ({"workers": []}, "No worker is connected."),
+        ({"workers": [{**WORKER, "protected": False, "reason": "another disk"}]}, "UNPROTECTED worker tcp://a (0): another"),
+        ({}, "survives the loss of a worker, not of this machine"),
+        ({"status": {"store_reason": "no space"}}, "NOT PROTECTED: nothing is saved: no space."),
+        ({"status": {"recovery_off": "unknown Dask"}}, "Recovery is left to Dask: unknown Dask."),
+        ({}, "no worker was lost"),
+        ({"incidents": [LOSS]}, "Lost 10 results (2.0 KiB): 8 reloaded, 2 recomputed, whole again after 1.2 s."),
+        ({"incidents": [{**LOSS, "seconds": None}]}, "not whole again yet"),
+    ],
+)
+def test_the_report_answers_in_whole_sentences(rows: dict[str, Any], words: str) -> None:
+    """Before a fault: is it protecting me? After one: what came back how?"""
+    assert words in report(**rows)
+
+
+def test_reasons_for_what_is_not_saved_are_named_once_each() -> None:
+    """However many partitions share one."""
+    rows = [{"name": "clean", "state": "not saved", "reason": "column 'x' has dtype object"}] * 5
+    text = report(milestones=[milestone(lost=5)], checkpoints=rows)
+    assert text.count("column 'x' has dtype object") == 1
+    assert "5 NOT saved" in text
+
+
+def test_a_report_of_a_disabled_plugin_says_so() -> None:
+    """And nothing else."""
+    assert "switched off" in str(Report.disabled())
+
+
+@pytest.mark.parametrize(
+    ("nbytes", "text"), [(0, "0 B"), (1023, "1023 B"), (1024, "1.0 KiB"), (3 << 30, "3.0 GiB"), (1 << 50, "1024.0 TiB")]
+)
+def test_sizes_are_in_powers_of_1024(nbytes: int, text: str) -> None:
+    """As Dask shows them."""
+    assert size(nbytes) == text

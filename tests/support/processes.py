@@ -1,0 +1,385 @@
+"""A cluster of real processes under nannies, with the plugin over a real store, for tests that kill with real signals.
+
+The scheduler lives in this process, so its state can be looked at. Everything that has to be held up, in user functions and
+in the plugin on the workers, is held up by files (`tests.processes.preload`), since only files reach a process that is yet
+to be started. When a test ends, everything is checked: Dask's own invariants on both sides, that nothing is left once every
+future is released, that nobody logged a broken invariant, and that uninstalling left no trace.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import shutil
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import dask
+import psutil
+from distributed import Client, LocalCluster
+
+import dask_resilient as dr
+from dask_resilient.plugin import NAME, Resilience
+from tests.processes.preload import CONTROL, order
+from tests.support.calls import Calls
+from tests.support.waiting import wait_until
+
+CONFIG = {
+    "distributed.scheduler.validate": True,
+    "distributed.worker.validate": True,
+    "distributed.scheduler.work-stealing": False,  # so that who holds what stays as it was when the test looked
+    "distributed.scheduler.active-memory-manager.start": False,
+    "distributed.scheduler.allowed-failures": 100,
+    # A worker that happens to be down again after this time is given up by LocalCluster, nanny and all.
+    "distributed.deploy.lost-worker-timeout": "1 hour",
+    "distributed.nanny.pre-spawn-environ.OMP_NUM_THREADS": 1,
+}
+
+BAD = ("Error transitioning", "Detected different", "Plugin failed", "could not handle", "AssertionError", "from now on")
+"""What is in a message of the log that no test may cause."""
+
+
+class Log(logging.Handler):
+    """Keeps the messages of Dask and of the package in this process."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.messages: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        error = f" :: {record.exc_info[1]!r}" if record.exc_info and record.exc_info[1] is not None else ""
+        self.messages.append(record.getMessage() + error)
+
+    def count(self, text: str) -> int:
+        """Count the messages that hold a text."""
+        return sum(text in message for message in self.messages)
+
+
+class Processes:
+    """One cluster of worker processes, and what one test after the other does on it.
+
+    Parameters
+    ----------
+    directory
+        Where its files go.
+    workers, threads
+        Size of the cluster.
+    config
+        Dask's configuration beside `CONFIG`.
+    """
+
+    def __init__(self, directory: Path, workers: int, threads: int = 1, config: dict[str, Any] | None = None) -> None:
+        self.before = children()
+        self.directory = directory
+        self.control = directory / "control"
+        self.control.mkdir()
+        (directory / "loads").mkdir()
+        self.n = workers
+        self.log = Log()
+        self.worn = False
+        """Whether a worker is gone for good: the next test needs another cluster."""
+        self.config = {**CONFIG, CONTROL: str(self.control), **(config or {})}
+        with dask.config.set(self.config):
+            self.cluster = LocalCluster(
+                n_workers=workers,
+                threads_per_worker=threads,
+                processes=True,
+                host="127.0.0.1",
+                dashboard_address=":0",
+                silence_logs=False,
+                preload=["tests.processes.preload"],
+                memory_limit="2 GiB",
+            )
+            self.client = Client(self.cluster)
+        self.scheduler = self.cluster.scheduler
+        self.where = directory
+        self.handle: Any = None
+
+    # -- one test ----------------------------------------------------------------------------------------------------
+
+    def begin(self, where: Path) -> None:
+        """Begin a test: empty directories, all workers there."""
+        self.where = where
+        self.store = where / "store"
+        for name in ("calls", "gates"):
+            (where / name).mkdir()
+        self.calls = Calls(where / "calls")
+        self.load_log = self.directory / "loads"
+        for file in (*self.load_log.iterdir(), *self.control.iterdir()):
+            file.unlink()
+        self.log.messages.clear()
+        self.handle = None
+        self.whole()
+
+    def install(self, client: Client | None = None, **settings: Any) -> Any:
+        """Install the plugin and give its handle; settings with ``__`` for a dot and ``_`` for a dash."""
+        values = {f"resilience.{key.replace('__', '.').replace('_', '-')}": value for key, value in settings.items()}
+        with dask.config.set(values):
+            self.handle = dr.install(client or self.client, store=self.store)
+        return self.handle
+
+    def whole(self, n: int | None = None) -> None:
+        """Wait until all workers are there, and have reported if the plugin is installed."""
+        n = self.n if n is None else n
+
+        def ready() -> bool:
+            watch = self.watch
+            there = len(self.scheduler.workers) == n
+            return there and (watch is None or all(m.ready or m.reason != "has not reported yet" for m in watch.members._members.values()))
+
+        try:
+            wait_until(lambda: self.ask(ready), 20)
+        except AssertionError:
+            rows = self.watch.members.rows() if self.watch is not None else []
+            raise AssertionError(f"not whole: {list(self.scheduler.workers.values())}, {rows}") from None
+
+    def ask(self, question: Callable[[], Any]) -> Any:
+        """Look at the scheduler's state from its own event loop, where it does not change under our hands."""
+
+        async def answer() -> Any:
+            return question()
+
+        return self.cluster.sync(answer)
+
+    def until(self, question: Callable[[], Any], seconds: float = 30.0, what: str = "") -> Any:
+        """Wait until a question about the scheduler's state has a true answer."""
+        try:
+            return wait_until(lambda: self.ask(question), seconds)
+        except AssertionError:
+            states = self.ask(lambda: {str(key): ts.state for key, ts in self.scheduler.tasks.items()})
+            raise AssertionError(f"not within {seconds:g} s: {what}; {states}") from None
+
+    @property
+    def plugin(self) -> Any:
+        """The registered plugin, None if there is none."""
+        return self.scheduler.plugins.get(NAME)
+
+    @property
+    def watch(self) -> Any:
+        """The scheduler's side, None if the plugin is not installed."""
+        return None if self.plugin is None else self.plugin._watch
+
+    def addresses(self) -> list[str]:
+        """Give the addresses of the workers, by name."""
+        return self.ask(lambda: [ws.address for ws in sorted(self.scheduler.workers.values(), key=lambda ws: str(ws.name))])
+
+    def name(self, address: str) -> str:
+        """Give the name of a worker."""
+        return str(self.ask(lambda: self.scheduler.workers[address].name))
+
+    def loads(self) -> list[str]:
+        """Give the keys whose load has begun, each as often as it did."""
+        return sorted(Calls(self.load_log).counts().elements())
+
+    def incidents(self) -> list[dict[str, Any]]:
+        """Give the incidents once each of them is whole again."""
+
+        def closed() -> Any:
+            rows = self.handle.incidents()
+            return [rows] if all(row["seconds"] is not None for row in rows) else None
+
+        return wait_until(closed, 20, "every incident is whole again")[0]
+
+    # -- faults ------------------------------------------------------------------------------------------------------
+
+    def kill(self, *addresses: str) -> None:
+        """Kill workers with SIGKILL and wait until the scheduler has noticed."""
+        pids = self.ask(lambda: [self.scheduler.workers[address].pid for address in addresses])
+        for pid in pids:
+            os.kill(pid, signal.SIGKILL)
+        self.until(lambda: not set(addresses) & set(self.scheduler.workers), what="the scheduler noticed the loss")
+
+    def call(self, method: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        """Call a coroutine function of the scheduler on its event loop, and wait for it."""
+        return self.cluster.sync(method, *args, **kwargs)
+
+    def hold(self, name: str) -> None:
+        """Hold up what workers do under this name, from now on."""
+        order(self.control, "hold", name)
+
+    def fail(self, name: str, code: int) -> None:
+        """Let what workers do under this name fail, from now on."""
+        order(self.control, "fail", name, code)
+
+    def free(self, *names: str) -> None:
+        """End the faults of these names; without names all, also those of user functions."""
+        for file in (*self.control.iterdir(), *(self.where / "gates").iterdir()):
+            if not names or file.name.partition(":")[2] in names:
+                file.unlink(missing_ok=True)
+
+    def gate(self, *names: str) -> None:
+        """Keep user functions from going on: ``d`` all of that name, ``d-3`` one partition."""
+        for name in names:
+            (self.where / "gates" / name).touch()
+
+    def open_gate(self, *names: str) -> None:
+        """Let them go on."""
+        for name in names:
+            (self.where / "gates" / name).unlink()
+
+    def ran(self, name: str, times: int = 1) -> None:
+        """Wait until a user function has begun so many times."""
+        wait_until(lambda: self.calls.counts()[name] >= times, 30, f"{name} begins: {self.calls.counts()}")
+
+    # -- the store ---------------------------------------------------------------------------------------------------
+
+    def durable(self, n: int) -> None:
+        """Wait until so many partitions are durable."""
+
+        def enough() -> bool:
+            return sum(entry.usable for entry in self.watch.ledger.entries.values()) >= n
+
+        try:
+            self.until(enough)
+        except AssertionError:
+            raise AssertionError(f"not durable: {self.ask(self.watch.ledger.rows)}") from None
+
+    def place(self, key: Any) -> Any:
+        """Give the place of a key's copy."""
+        return self.ask(lambda: self.watch.ledger.entries[key].place)
+
+    def tombstones(self) -> list[Path]:
+        """Give the tombstones in the store."""
+        return sorted(self.store.glob("revoked/*/*.json"))
+
+    # -- the end -----------------------------------------------------------------------------------------------------
+
+    def check(self) -> None:
+        """Check that nothing is broken, and that nothing is left once every future is released and the plugin has left."""
+        self.free()
+        self.ask(self.scheduler.validate_state)
+        for client in list(self.ask(lambda: list(self.scheduler.clients))):
+            self.ask(lambda name=client: self._release(name))
+        self.until(lambda: not self.scheduler.tasks, what="the scheduler forgets every task")
+        if self.watch is not None:
+            self.until(self._nothing_left, what="the plugin forgets every task")
+            assert self.handle.uninstall(wait=10)
+        if not self.worn:
+            self.whole()
+            self._workers_are_clean()
+        self.check_undone()
+        logs = [line for lines in self.client.get_worker_logs().values() for _, line in lines]
+        assert not [line for line in (*logs, *self.log.messages) if any(bad in line for bad in BAD)]
+
+    def _workers_are_clean(self) -> None:
+        left: dict[str, Any] = {}
+
+        def clean() -> bool:
+            left.clear()
+            left.update(self.client.run(_left))
+            return not any(left.values())
+
+        try:
+            wait_until(clean, 20)
+        except AssertionError:
+            raise AssertionError(f"left on workers: {left}") from None
+
+    def _release(self, client: str) -> None:
+        keys = [ts.key for ts in self.scheduler.clients[client].wants_what]
+        self.scheduler.client_releases_keys(keys=keys, client=client, stimulus_id="test-end")
+
+    def _nothing_left(self) -> bool:
+        watch = self.watch
+        return not (
+            watch.detour.parked or watch.ledger.entries or watch.ledger._lives or watch.copies._reader or watch.book.counting
+        )
+
+    def check_undone(self) -> None:
+        """Check that the scheduler has no trace of the plugin, and this process no thread of it."""
+        scheduler = self.scheduler
+        assert NAME not in scheduler.plugins
+        assert NAME not in scheduler.handlers
+        assert NAME not in scheduler.worker_plugins
+        assert "_TRANSITIONS_TABLE" not in scheduler.__dict__
+        assert "_generate_taskstates" not in scheduler.__dict__
+        wait_until(lambda: not threads(), 10, f"every thread ends: {threads()}")
+
+    def close(self) -> None:
+        """Close everything, and check that no process is left over."""
+        self.free()
+        self.client.close()
+        self.cluster.close()
+        wait_until(lambda: not children() - self.before, 20, f"every process ends: {children() - self.before}")
+
+
+class Pool:
+    """Keeps one cluster for the tests that can share it."""
+
+    def __init__(self, directory: Callable[[], Path]) -> None:
+        self._directory = directory
+        self._kept: Processes | None = None
+        self._spec: tuple[Any, ...] = ()
+
+    def get(self, workers: int, threads: int = 1, config: dict[str, Any] | None = None) -> Processes:
+        """Give a cluster of this size and configuration, the last one if it is whole and was made so."""
+        spec = (workers, threads, tuple(sorted((config or {}).items())))
+        if self._kept is None or self._kept.worn or self._spec != spec:
+            self.close()
+            self._kept, self._spec = Processes(self._directory(), workers, threads, config), spec
+        return self._kept
+
+    def close(self) -> None:
+        """Close the cluster that is kept."""
+        kept, self._kept = self._kept, None
+        if kept is not None:
+            kept.close()
+
+
+@contextlib.contextmanager
+def one_test(x: Processes, where: Path) -> Iterator[Processes]:
+    """Run one test on a cluster; one that fails wears it out."""
+    try:
+        x.begin(where)
+    except BaseException:
+        x.worn = True
+        raise
+    loggers = [logging.getLogger("distributed"), logging.getLogger("dask_resilient")]
+    for logger in loggers:
+        logger.addHandler(x.log)
+    try:
+        with dask.config.set(x.config):
+            yield x
+            x.check()
+    except BaseException:
+        x.worn = True
+        raise
+    finally:
+        x.free()
+        for logger in loggers:
+            logger.removeHandler(x.log)
+        shutil.rmtree(x.store, ignore_errors=True)
+
+
+def threads() -> list[str]:
+    """Give the names of the package's threads in this process."""
+    return [t.name for t in threading.enumerate() if t.name.startswith("dask-resilient")]
+
+
+def children() -> set[int]:
+    """Give the processes below this one; Python's own resource tracker stays for good."""
+    found = set()
+    for process in psutil.Process().children(recursive=True):
+        with contextlib.suppress(psutil.Error):
+            if process.status() != psutil.STATUS_ZOMBIE and "resource_tracker" not in " ".join(process.cmdline()):
+                found.add(process.pid)
+    return found
+
+
+def _left(dask_worker: Any) -> list[str]:
+    """Say what a worker still has of tasks and of the plugin."""
+    left = [repr(key) for key in dask_worker.state.tasks]
+    left += [t.name for t in threading.enumerate() if t.name.startswith("dask-resilient")]
+    if NAME in dask_worker.plugins:
+        left.append("the worker plugin")
+    if hasattr(dask_worker.stream_handlers.get(NAME), "__self__"):  # a plain function that ignores late messages may stay
+        left.append("the stream handler")
+    if "Unlink" in getattr(dask_worker.stream_handlers["compute-task"], "__qualname__", ""):
+        left.append("the wrapped handler")
+    return left
+
+
+__all__ = ["Pool", "Processes", "Resilience", "one_test"]
