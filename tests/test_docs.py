@@ -1,0 +1,150 @@
+"""What is documented works: code blocks run, every setting is documented, the README's commands are those of CI."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+
+ROOT = Path(__file__).parent.parent
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
+FENCE = re.compile(r"^(?P<before>[^\n]*)\n```(?P<language>\w+)\n(?P<code>.*?)^```$", re.MULTILINE | re.DOTALL)
+NOT_RUN = re.compile(r"<!-- not run: .+ -->")
+
+
+def blocks(language):
+    """Give the fenced blocks of all pages that are not marked as not run."""
+    found = []
+    for page in PAGES:
+        text = page.read_text()
+        for match in FENCE.finditer(text):
+            if match["language"] == language and not NOT_RUN.fullmatch(match["before"]):
+                line = text[: match.start("code")].count("\n") + 1
+                found.append(pytest.param(match["code"], id=f"{page.relative_to(ROOT)}:{line}"))
+    return found
+
+
+def commands(page):
+    """Give the lines of a page's shell blocks."""
+    return [
+        line
+        for match in FENCE.finditer(page.read_text())
+        if match["language"] == "sh"
+        for line in match["code"].splitlines()
+    ]
+
+
+def run_script(script, folder):
+    """Run a script in a folder, on a wide terminal, with the package of this checkout."""
+    return subprocess.run(
+        [sys.executable, script],
+        cwd=folder,
+        env={**os.environ, "COLUMNS": "160", "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        timeout=290,
+        check=False,
+    )
+
+
+@pytest.mark.parametrize("code", blocks("python"))
+def test_python_block_runs(code, tmp_path):
+    """A Python block on a page runs as a script, in an empty directory, without a warning of its own."""
+    script = tmp_path / "block.py"
+    script.write_text(code)
+    done = run_script(script, tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "ResilienceWarning" not in done.stderr
+
+
+def test_every_fence_is_understood():
+    """No fence is left open or written in a way that the tests above would pass over."""
+    for page in PAGES:
+        text = page.read_text()
+        fences = re.findall(r"^```.*$", text, re.MULTILINE)
+        assert len(fences) % 2 == 0, page
+        known = len(FENCE.findall(text)) + len(re.findall(r"^```\n(?!```)(?:(?!^```).*\n)*?```$", text, re.MULTILINE))
+        assert known >= sum(fence != "```" for fence in fences), page
+        assert not re.search(r"^ +```|^```(py|Python|pycon)\b", text, re.MULTILINE), page
+
+
+def test_links_between_pages_lead_somewhere():
+    """A relative link on a page names a file that exists."""
+    for page in PAGES:
+        for target in re.findall(r"\]\((?!https?:)([^)#]+)", page.read_text()):
+            assert (page.parent / target).exists(), f"{page.relative_to(ROOT)} links to {target}"
+
+
+def flat(tree, prefix):
+    """Give the dotted keys of a tree, with their values."""
+    for key, value in tree.items():
+        if isinstance(value, dict):
+            yield from flat(value, f"{prefix}{key}.")
+        else:
+            yield f"{prefix}{key}", value
+
+
+def test_every_setting_is_documented_with_its_default():
+    """The table of settings has one row for each key of resilience.yaml, with its default, and no others."""
+    defaults = dict(flat(yaml.safe_load((ROOT / "dask_resilient/resilience.yaml").read_text()), ""))
+    rows = re.findall(
+        r"^\| `(resilience\.[\w.-]+)` \| `([^`]+)` \|", (ROOT / "docs/reference/settings.md").read_text(), re.MULTILINE
+    )
+    assert {key: yaml.safe_load(value) for key, value in rows} == defaults
+    assert len(rows) == len(defaults)
+
+
+def test_supported_releases_of_dask_are_those_that_recovery_accepts():
+    """The README names the oldest and the newest release of Dask that the detour is switched on for."""
+    from dask_resilient.internals.versions import TESTED
+
+    assert f"dask and distributed {TESTED[0]}" in (text := (ROOT / "README.md").read_text())
+    assert f"to {TESTED[1]}" in text
+    assert f"dask=={TESTED[0]}\ndistributed=={TESTED[0]}\n" in (ROOT / "tests/constraints-main.txt").read_text()
+
+
+def test_ci_calls_the_test_command_of_the_readme():
+    """CI runs, character for character, the line with which the README says that the tests pass."""
+    (command,) = [line for line in commands(ROOT / "README.md") if "pytest" in line]
+    assert command in (ROOT / ".ci/run").read_text().splitlines()
+
+
+def test_readme_commands_are_one_line_each_and_name_what_exists():
+    """The README has two commands; the files that they name are there."""
+    lines = commands(ROOT / "README.md")
+    assert len(lines) == 2
+    for path in re.findall(r"[\w-]+/[\w./-]+\.(?:py|txt)", " ".join(lines)):
+        assert (ROOT / path).is_file(), path
+
+
+def test_everything_public_is_documented():
+    """Each public name that is no error has a place in the docs, and each public object a docstring."""
+    import dask_resilient as dr
+
+    text = "\n".join(page.read_text() for page in [*PAGES, ROOT / "CHANGELOG.md"])
+    for name in dr.__all__:
+        thing = getattr(dr, name)
+        assert thing.__doc__, name
+        if not (isinstance(thing, type) and issubclass(thing, (Exception, Warning))) and name not in {
+            "Handle",
+            "Report",
+        }:
+            assert re.search(rf"\b{name}\b", text), name
+
+
+@pytest.mark.slow
+def test_flights_example_reloads_what_was_lost_and_agrees_with_pandas(tmp_path):
+    """The example loses a worker, reloads partitions, runs no saved function again, and gives what pandas gives."""
+    done = run_script(ROOT / "examples/flights.py", tmp_path)
+    assert done.returncode == 0, done.stdout + done.stderr
+    table = [[cell.strip() for cell in line.split("│")[1:-1]] for line in done.stdout.splitlines() if "│" in line]
+    rows = {label: (again, reloaded) for label, _, _, again, reloaded, _ in table}
+    again, reloaded = rows["dask-resilient"]
+    assert not {"flights", "daylight"} & set(again.split()), done.stdout
+    assert int(reloaded) > 0
+    assert {"flights,", "flights"} & set(rows["plain Dask"][0].split()), done.stdout
