@@ -2,9 +2,9 @@
 
 Run: ``python benchmarks/overhead.py [--tasks 20000] [--pairs 5] [--repeats 10] [--json FILE]``
 
-The scheduler runs in a process of its own. Wall times of tiny tasks differ from run to run by more than the plugin costs,
-so the first figure is exact instead: seconds inside our hooks, rows and handlers, our clock included, over the CPU seconds
-of the scheduler's loop. The interleaved A/B beside an A/A shows that nothing larger hides outside of them.
+The scheduler runs in a process of its own. Wall times of tiny tasks differ from run to run by more than the plugin
+costs, so the first figure is exact instead: seconds inside our hooks, rows and handlers, our clock included, over the
+CPU seconds of the scheduler's loop. The interleaved A/B beside an A/A shows that nothing larger hides outside of them.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def tiny(client: Client, n: int) -> float:
     return time.perf_counter() - begin
 
 
-# -- seconds inside our code ---------------------------------------------------------------------------------------------
+# -- seconds inside our code ------------------------------------------------------------------------------------------
 
 
 def meter_on(dask_scheduler: Any) -> None:
@@ -139,7 +139,7 @@ def pairs(client: Client, n: int, k: int) -> list[dict[str, Any]]:
     ]
 
 
-# -- memory --------------------------------------------------------------------------------------------------------------
+# -- memory -----------------------------------------------------------------------------------------------------------
 
 
 def rss(dask_scheduler: Any) -> float:
@@ -152,7 +152,7 @@ def rss(dask_scheduler: Any) -> float:
 
 
 def memory(client: Client, n: int, repeats: int) -> list[dict[str, Any]]:
-    """Repeat the same load: the second half must not need more than the first, beyond what plain Dask's logs grow by."""
+    """Repeat the same load: the second half must not need more than the first."""
     with dr.install(client, store=store()):
         sizes = []
         for _ in range(repeats):
@@ -163,7 +163,7 @@ def memory(client: Client, n: int, repeats: int) -> list[dict[str, Any]]:
     return [row(f"scheduler memory, {repeats} repeats, growth of the medians", growth, "MiB", "flat")]
 
 
-# -- a loss --------------------------------------------------------------------------------------------------------------
+# -- a loss -----------------------------------------------------------------------------------------------------------
 
 
 def loss(n: int, stored: bool) -> dict[str, Any]:
@@ -172,16 +172,19 @@ def loss(n: int, stored: bool) -> dict[str, Any]:
 
     results = []
     for _ in range(3):
-        with SubprocessCluster(n_workers=2, threads_per_worker=1) as cluster, Client(cluster) as client:
-            with dr.install(client, store=store()) as res:
-                x = da.ones((2 * n,), chunks=1)
-                x = (dr.checkpoint(x, "lost") if stored else x.map_blocks(lambda b: b + 1)).persist()
-                wait(x)
-                while stored and not all(r["state"] == "durable" for r in res.checkpoints()):
-                    time.sleep(0.1)
-                client.run_on_scheduler(meter_on)
-                results.append(client.run_on_scheduler(remove_one))
-                wait(x)
+        with (
+            SubprocessCluster(n_workers=2, threads_per_worker=1) as cluster,
+            Client(cluster) as client,
+            dr.install(client, store=store()) as res,
+        ):
+            x = da.ones((2 * n,), chunks=1)
+            x = (dr.checkpoint(x, "lost") if stored else x.map_blocks(lambda b: b + 1)).persist()
+            wait(x)
+            while stored and not all(r["state"] == "durable" for r in res.checkpoints()):
+                time.sleep(0.1)
+            client.run_on_scheduler(meter_on)
+            results.append(client.run_on_scheduler(remove_one))
+            wait(x)
     lost, seconds = statistics.median(r[0] for r in results), statistics.median(r[1] for r in results)
     what = f"our hooks for {int(lost):,} lost keys, {'all detoured' if stored else 'nothing stored'}"
     return row(what, 1_000 * seconds * n / max(lost, 1), f"ms per {n:,}", "at most 40" if stored else "at most 5")

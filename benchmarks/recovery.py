@@ -2,9 +2,9 @@
 
 Run: ``python benchmarks/recovery.py [--partitions 48] [--seconds 0.5] [--rounds 3] [--json FILE]``
 
-Three stages of costly functions over each partition; the results are kept. One of four workers is killed with SIGKILL when
-70 % of the functions have run. Time lost = wall time of that run less that of the same run without the kill. The functions
-sleep, so that the machine's cores decide nothing; rounds are interleaved and medians are given.
+Three stages of costly functions over each partition; the results are kept. One of four workers is killed with SIGKILL
+when 70 % of the functions have run. Time lost = wall time of that run less that of the same run without the kill. The
+functions sleep, so that the machine's cores decide nothing; rounds are interleaved and medians are given.
 """
 
 from __future__ import annotations

@@ -14,7 +14,8 @@ def arguments(description: str, **defaults: Any) -> argparse.Namespace:
     """Read the command line: every keyword is an option with its default, plus ``--json FILE``."""
     parser = argparse.ArgumentParser(description=description)
     for name, default in defaults.items():
-        parser.add_argument("--" + name.replace("_", "-"), type=type(default), default=default, help=f"default {default}")
+        option = "--" + name.replace("_", "-")
+        parser.add_argument(option, type=type(default), default=default, help=f"default {default}")
     parser.add_argument("--json", type=Path, help="write the figures here")
     return parser.parse_args()
 

@@ -33,8 +33,8 @@ class Staged:
     shape: tuple[int, ...]
     chunk_shape: tuple[int, ...]
     chunks: tuple[tuple[memoryview, ...], ...]
-    """Of each chunk in C order of the chunk grid, the contiguous byte buffers (format ``"B"``) whose concatenation is the
-    chunk, padding of an edge chunk included."""
+    """Of each chunk in C order of the chunk grid, the contiguous byte buffers (format ``"B"``) that it is made of,
+    padding of an edge chunk included."""
     crc32c: tuple[int, ...]
     """Of each chunk, taken inside the task."""
     nbytes: int
@@ -44,8 +44,8 @@ class Staged:
 class Codec(Protocol):
     """Turns values of some types into `Staged` and back: exactly, or not at all.
 
-    One instance serves all threads of a worker. `stage` is called inside the task that holds the value; `restore` inside
-    a load task. Neither may use pickle, and `restore` may import nothing that `schema` names.
+    One instance serves all threads of a worker. `stage` is called inside the task that holds the value; `restore`
+    inside a load task. Neither may use pickle, and `restore` may import nothing that `schema` names.
     """
 
     name: str
@@ -102,6 +102,15 @@ class PartitionStore(Protocol):
             The endings of a load.
         """
 
+    def winner(self, place: Place) -> Receipt | None:
+        """Give the durable receipt of this generation, of whichever attempt; None if there is none, or it is revoked.
+
+        Raises
+        ------
+        StoreError, Damaged, Foreign
+            If that cannot be told, or the receipt cannot be used.
+        """
+
     def revoke(self, place: Place, reason: str) -> None:
         """Create the tombstone of this generation; it may exist already.
 
@@ -113,7 +122,7 @@ class PartitionStore(Protocol):
 
 
 class WorkerSide(Protocol):
-    """What the functions inside Dask tasks may ask of the plugin on their worker. Neither method may raise into a save."""
+    """What the functions inside Dask tasks may ask of the plugin on their worker."""
 
     def save(self, value: Any, ticket: Mapping[str, Any]) -> None:
         """Stage the value and queue it for the background writer. Never raises."""

@@ -18,6 +18,9 @@ from dask_resilient.scheduler.members import WAITING
 
 DISTRIBUTION = "dask-resilient"
 
+SHOWN = 5
+"""Nodes that a message names."""
+
 REPORT_SECONDS = 5.0
 """Longest that installing waits for the workers to report."""
 
@@ -48,8 +51,8 @@ def install(client: Any, store: str | os.PathLike[str] | None = None) -> Any:
 
     Notes
     -----
-    Installing again, also from another client, gives a handle of the plugin that is there. Where the store cannot be used,
-    or a side cannot be set up, the job runs unprotected, with a `ResilienceWarning` that says why.
+    Installing again, also from another client, gives a handle of the plugin that is there. Where the store cannot be
+    used, or a side cannot be set up, the job runs unprotected, with a `ResilienceWarning` that says why.
     """
     plugin = Resilience(store)
     if not plugin.settings.enabled:
@@ -91,7 +94,10 @@ async def _status(client: Any) -> Mapping[str, Any] | None:
 
 async def _install(client: Any, plugin: Resilience) -> Handle:
     await _compare_versions(client)
-    await client.register_plugin(plugin)
+    try:
+        await client.register_plugin(plugin)
+    except ModuleNotFoundError as e:  # run from source here, and not there
+        raise NotInstalledError(f"the scheduler cannot import the plugin ({e}): install dask-resilient there") from e
     status = await _status(client)
     if status is None:
         raise NotInstalledError("dask-resilient could not start on the scheduler: its log says why")
@@ -120,10 +126,11 @@ async def _compare_versions(client: Any) -> None:
     found = {name: _version(node) for name, node in nodes.items() if isinstance(node, Mapping)}
     lacking = [name for name, version in found.items() if version is None]
     if lacking:
-        raise NotInstalledError(f"dask-resilient {mine} is missing on {_some(lacking)}: install it there; nothing was changed")
+        text = f"dask-resilient {mine} is missing on {_some(lacking)}: install it there; nothing was changed"
+        raise NotInstalledError(text)
     other = [f"{name} ({version})" for name, version in found.items() if version != mine]
     if other:
-        text = f"this client has dask-resilient {mine}, another version is on {_some(other)}: use one version everywhere"
+        text = f"this client has dask-resilient {mine}, another is on {_some(other)}: use one version everywhere"
         warnings.warn(text, ResilienceWarning, stacklevel=2)
 
 
@@ -132,7 +139,7 @@ def _version(node: Mapping[str, Any]) -> str | None:
 
 
 def _some(names: list[str]) -> str:
-    return ", ".join(names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")
+    return ", ".join(names[:SHOWN]) + (f" and {len(names) - SHOWN} more" if len(names) > SHOWN else "")
 
 
 def _warn(plugin: Resilience, status: Mapping[str, Any]) -> None:
@@ -142,8 +149,8 @@ def _warn(plugin: Resilience, status: Mapping[str, Any]) -> None:
         text = f"the plugin was installed before and keeps its store {status['store']!r}, not {plugin.settings.store!r}"
     elif plugin.default_store:
         text = (
-            f"no store was given, so partitions go to {status['store']!r}: that survives the loss of a worker, not of this "
-            "machine; give store= or set resilience.store to a path that every machine sees"
+            f"no store was given, so partitions go to {status['store']!r}: that survives the loss of a worker, not of "
+            "this machine; give store= or set resilience.store to a path that every machine sees"
         )
     else:
         return

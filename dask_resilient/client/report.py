@@ -1,4 +1,4 @@
-"""The report: a function of rows. It answers "am I protected now?" before any fault, and what came back how after one."""
+"""The report: a function of rows. Before a fault it answers "am I protected now?", after one what came back how."""
 
 from __future__ import annotations
 
@@ -12,6 +12,9 @@ if TYPE_CHECKING:
     from rich.console import Console, ConsoleOptions, RenderableType
 
 Row = Mapping[str, Any]
+
+REASONS_SHOWN = 3
+WORKERS_SHOWN = 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +104,8 @@ def _milestones(status: Row, checkpoints: Sequence[Row]) -> Iterator[str]:
         yield "No milestone has been computed yet: mark one with dask_resilient.checkpoint(x, name)."
     for row in status["milestones"]:
         known = row["durable"] + row["saving"] + row["lost"]
-        line = f"Milestone {row['name']!r}: {row['durable']} of {row['total']} partitions durable ({size(row['nbytes'])})"
+        durable = f"{row['durable']} of {row['total']} partitions durable"
+        line = f"Milestone {row['name']!r}: {durable} ({size(row['nbytes'])})"
         if row["saving"]:
             line += f", {row['saving']} being saved"
         if row["released"]:
@@ -119,8 +123,8 @@ def _milestones(status: Row, checkpoints: Sequence[Row]) -> Iterator[str]:
 def _reasons(name: str, checkpoints: Sequence[Row]) -> str:
     bad = ("failed", "not saved", "revoked")
     reasons = dict.fromkeys(row["reason"] for row in checkpoints if row["name"] == name and row["state"] in bad)
-    shown = list(reasons)[:3]
-    return "; ".join(shown) + (f"; and {len(reasons) - 3} more reasons" if len(reasons) > 3 else "")
+    more = len(reasons) - REASONS_SHOWN
+    return "; ".join(list(reasons)[:REASONS_SHOWN]) + (f"; and {more} more reasons" if more > 0 else "")
 
 
 def _workers(workers: Sequence[Row]) -> Iterator[str]:
@@ -129,29 +133,27 @@ def _workers(workers: Sequence[Row]) -> Iterator[str]:
         yield "No worker is connected."
     elif not bad:
         yield f"All {len(workers)} workers are protected."
-    for row in bad[:10]:
+    for row in bad[:WORKERS_SHOWN]:
         yield f"UNPROTECTED worker {row['worker']} ({row['name']}): {row['reason']}."
-    if len(bad) > 10:
-        yield f"... and {len(bad) - 10} more unprotected workers."
+    if len(bad) > WORKERS_SHOWN:
+        yield f"... and {len(bad) - WORKERS_SHOWN} more unprotected workers."
 
 
 def _incident(row: Row) -> str:
     when = datetime.fromtimestamp(row["time"]).astimezone().strftime("%H:%M:%S")
-    if row["seconds"] is None:
-        end = "not whole again yet"
-    else:
-        end = f"whole again after {row['seconds']:.1f} s"
+    end = "not whole again yet" if row["seconds"] is None else f"whole again after {row['seconds']:.1f} s"
     return (
-        f"#{row['id']} {when} worker {row['worker']}: {row['cause']}. Lost {row['lost']} results ({size(row['nbytes'])}): "
+        f"#{row['id']} {when} worker {row['worker']}: {row['cause']}. "
+        f"Lost {row['lost']} results ({size(row['nbytes'])}): "
         f"{row['reloaded']} reloaded, {row['recomputed']} recomputed, {end}."
     )
 
 
 def size(nbytes: int) -> str:
     """Give a number of bytes as text, in powers of 1,024."""
-    value = float(nbytes)
+    step, value = 1024, float(nbytes)
     for unit in ("B", "KiB", "MiB", "GiB"):
-        if value < 1024:
+        if value < step:
             return f"{value:.0f} {unit}" if unit == "B" else f"{value:.1f} {unit}"
-        value /= 1024
+        value /= step
     return f"{value:.1f} TiB"

@@ -145,29 +145,43 @@ class Book:
                 incident.open.discard(key)
                 incident.reloaded += reloaded
                 incident.recomputed += not reloaded
-        return self._close(now)
+        return self.close(now)
+
+    def sent_back(self, key: Hashable) -> bool:
+        """Take in that a key is not on its way any more; say whether something waited for it.
+
+        It may be asked for again at once, so nothing closes here. Where every worker was lost, lineage is asked for, and
+        given up when a worker joins that can load what it was for: nothing would ever say that it is back.
+        """
+        for incident in self.counting:
+            if key in incident.open:
+                incident.open.discard(key)
+                incident.seeds.add(key)
+                return True
+        return False
 
     def dropped(self, key: Hashable, now: float) -> list[Incident]:
         """Take in that nobody wants a key any more, or that it erred; give the incidents that closed."""
         for incident in self.counting:
             incident.open.discard(key)
             incident.seeds.discard(key)
-        return self._close(now)
+        return self.close(now)
 
     def settle(self, now: float) -> list[Incident]:
         """Take in that every loss so far has been worked off: what nobody asked for by now is not waited for."""
         for incident in self.counting:
             incident.settled = True
-        return self._close(now)
+        return self.close(now)
 
     def forget(self, now: float) -> list[Incident]:
         """Close everything: the tasks are gone (`client.restart`)."""
         for incident in self.counting:
             incident.open.clear()
             incident.settled = True
-        return self._close(now)
+        return self.close(now)
 
-    def _close(self, now: float) -> list[Incident]:
+    def close(self, now: float) -> list[Incident]:
+        """Close the incidents that wait for nothing more, and give them."""
         closed = [incident for incident in self.counting if incident.settled and not incident.open]
         for incident in closed:
             incident.seconds = now - incident.time

@@ -66,10 +66,12 @@ class Place:
         Foreign
             If a part holds a path separator, a leading dot, or anything but ``0-9 a-z . _ -``.
         """
-        for part in (self.milestone, self.index, self.attempt):
+        parts: tuple[object, ...] = (self.milestone, self.index, self.attempt)
+        for part in parts:
             if not isinstance(part, str) or not _SAFE.fullmatch(part) or ".." in part:
                 raise Foreign(f"{part!r} is no name of a stored partition")
-        if not isinstance(self.generation, int) or self.generation < 0:
+        generation: object = self.generation
+        if not isinstance(generation, int) or generation < 0:
             raise Foreign(f"{self.generation!r} is no generation of a receipt")
 
     @property

@@ -1,8 +1,8 @@
 """Reload or recompute: which is cheaper, and when to stop trying.
 
-A stored copy is loaded unless recomputing is clearly cheaper. "Clearly" on purpose: durations are averages of whole task
-prefixes, users do not expect a saved function to run again, and a load that turned out slow costs seconds while a wrong
-guess the other way costs the stage that was saved.
+A stored copy is loaded unless recomputing is clearly cheaper. "Clearly" on purpose: durations are averages of whole
+task prefixes, users do not expect a saved function to run again, and a load that turned out slow costs seconds while a
+wrong guess the other way costs the stage that was saved.
 """
 
 from __future__ import annotations
@@ -19,6 +19,9 @@ Zarr array on a local disk (docs/benchmarks.md), doubled for the receipt."""
 
 BANDWIDTH = 200e6
 """Bytes per second of a load before the first one was measured; a cautious figure for a networked file system."""
+
+SMALL = 1_000_000
+"""Bytes below which a load says more about latency than about bandwidth."""
 
 ATTEMPTS = 3
 """Loads of one key that may end badly before it is recomputed: a copy that kills its workers costs three of them."""
@@ -56,8 +59,8 @@ class Costs:
         return self.latency + nbytes / self.bandwidth
 
     def observe(self, nbytes: int, seconds: float) -> Costs:
-        """Take in how long one load took; what was known counts half, so that a changed store shows within a few loads."""
-        if nbytes < 1_000_000:  # says more about latency than about bandwidth
+        """Take in how long one load took; what was known counts half, so that a changed store shows soon."""
+        if nbytes < SMALL:
             return replace(self, latency=(self.latency + seconds) / 2)
         bandwidth = nbytes / max(seconds - self.latency, seconds / 10, 1e-6)
         return replace(self, bandwidth=(self.bandwidth + bandwidth) / 2)
@@ -66,8 +69,8 @@ class Costs:
 def recompute_seconds(key: Hashable, lineage: Lineage, enough: float, visits: int = 1_000) -> float:
     """Estimate what recomputing a key takes, with everything it needs that is not available.
 
-    Pure (no I/O). Counts every task once and as if they ran one after the other. Gives up, with infinity, once `enough` is
-    passed, when a duration is unknown, or after `visits` tasks.
+    Pure (no I/O). Counts every task once and as if they ran one after the other. Gives up, with infinity, once `enough`
+    is passed, when a duration is unknown, or after `visits` tasks.
     """
     total, seen, stack = 0.0, {key}, [key]
     while stack:

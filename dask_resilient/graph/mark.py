@@ -41,7 +41,8 @@ def checkpoint(x: T, name: str, *, version: str | int | None = None, keep: bool 
         Dask's collection protocol. It may stand on futures.
     name
         Name of the milestone: at most 100 letters, digits, ``_``, ``-`` and ``.``, shown as ``checkpoint-<name>`` in
-        progress bars. Different collections may share a name, but not one above the other.
+        progress bars (as ``checkpoint_<name>``, dashes as underscores, where Dask would cut the name short). Different
+        collections may share a name, but not one above the other.
     version
         Part of the keys: another version is another milestone. Nothing else uses it yet; it is for recognising a
         milestone in a later run.

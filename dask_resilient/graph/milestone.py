@@ -36,7 +36,7 @@ class Mark:
 
     def __post_init__(self) -> None:
         """Refuse what could not become a key, a file name or a ticket."""
-        check_name(self.name)
+        object.__setattr__(self, "name", check_name(self.name))
         if self.version is not None and type(self.version) not in (str, int):
             raise SettingError(f"version={self.version!r} is no str, int or None; give one of these")
         if type(self.keep) is not bool:
@@ -57,8 +57,8 @@ class Mark:
         return {key: SaveTask(key, source, {**facts, "key": key}, prepare) for key, source in pairs}
 
 
-def check_name(name: object) -> None:
-    """Accept what is a plain file name on every file system.
+def check_name(name: object) -> str:
+    """Accept what is a plain file name on every file system, and give it as a plain str.
 
     Raises
     ------
@@ -81,6 +81,7 @@ def check_name(name: object) -> None:
             )
     if name[0] in ".-":
         raise SettingError(f"the name of a checkpoint cannot begin with {name[0]!r}: {name!r}; begin with a letter")
+    return str(name)
 
 
 def prefix(name: str) -> str:

@@ -67,7 +67,7 @@ class Copies:
         entry = self._watch.ledger.entries.get(msg["key"])
         if entry is None or entry.attempt != msg["attempt"]:
             return
-        entry.place = Place(entry.milestone, entry.index, entry.generation, msg["attempt"])
+        entry.place = Place(entry.milestone, entry.index, entry.generation, msg["stored_attempt"])
         entry.attempt, entry.worker = None, worker
         entry.state, entry.reason = SaveState.DURABLE, ""
         entry.bad_loads, entry.refused = 0, False

@@ -154,6 +154,10 @@ class Watch:
         elif finish == "waiting":
             if counting and start == "released":
                 self.book.wanted(key, (dep.key for dep in self.scheduler.tasks[key].dependents))
+        elif finish == "released":
+            if counting and start != "memory" and self.book.sent_back(key):
+                # Not here: the same transitions may ask for it again.
+                self.scheduler.loop.add_callback(self._settle)
         elif finish == "forgotten":
             if key in self.ledger.entries:
                 self.copies.forget(key)
@@ -161,6 +165,9 @@ class Watch:
                 self._closed(self.book.dropped(key, time()))
         elif finish == "erred" and counting:
             self._closed(self.book.dropped(key, time()))
+
+    def _settle(self) -> None:
+        self._closed(self.book.close(time()))
 
     def losing(self, msg: Mapping[str, Any]) -> None:
         """Open an incident, before Dask works off the loss of a worker."""

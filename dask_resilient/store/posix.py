@@ -28,7 +28,7 @@ from dask_resilient.errors import ResilienceError, StoreError
 from dask_resilient.protocols import Payload, Staged
 from dask_resilient.store import array
 from dask_resilient.store.calls import Calls
-from dask_resilient.store.files import MAX_JSON, create_if_absent, exists, remove_attempt, write_files
+from dask_resilient.store.files import MAX_JSON, create_if_absent, exists, read_small, remove_attempt, write_files
 from dask_resilient.store.reading import read_partition
 
 _NAME = re.compile(r"[0-9A-Za-z][0-9A-Za-z._-]{0,127}")
@@ -119,21 +119,25 @@ class PosixStore:
         with self._as_store_error(f"{place.receipt!r} is not revoked"), contextlib.suppress(FileExistsError):
             self._create("revoked", place.milestone, place.tombstone, _dumps(body))
 
-    def durable_receipt_exists(self, place: Place) -> bool:
-        """Tell whether this generation has a receipt, by whichever attempt, that is durable and not revoked.
+    def winner(self, place: Place) -> Receipt | None:
+        """Give the durable receipt of this generation, of whichever attempt; None if there is none, or it is revoked.
 
         Raises
         ------
         StoreError
             If that cannot be told.
+        Damaged, Foreign
+            If there is one that cannot be used.
         """
         with self._as_store_error(f"{place.receipt!r} cannot be looked up"):
             if not exists(self._calls, f"{self.url}/commit/{place.milestone}"):
                 self._calls.lstat(f"{self.url}/commit")
-                return False
+                return None
             # Another writer may have made the name without having waited for the disk yet.
             self._calls.fsync_directory(f"{self.url}/commit/{place.milestone}")
-            return self._exists(place.receipt) and not self._exists(place.tombstone)
+            if not self._exists(place.receipt) or self._exists(place.tombstone):
+                return None
+            return loads_receipt(read_small(self._calls, f"{self.url}/{place.receipt}"))
 
     def journal(self, run: str, name: str, body: Mapping[str, Any]) -> None:
         """Create ``runs/<run>/<name>.json``.

@@ -15,8 +15,8 @@ from time import monotonic
 from typing import Any
 
 from dask_resilient.core.backlog import allowed_wait, fits, hopeless
-from dask_resilient.core.manifest import Place
-from dask_resilient.errors import ChangedWhileWriting
+from dask_resilient.core.manifest import Place, Receipt
+from dask_resilient.errors import ChangedWhileWriting, StoreError
 from dask_resilient.protocols import PartitionStore, Staged
 
 logger = logging.getLogger("dask_resilient")
@@ -193,11 +193,9 @@ class Saver:
         assert item.place is not None
         assert item.begun is not None
         try:
-            receipt = self._store.write(item.place, item.staged, item.facts)
+            receipt = self._write_or_find(item.place, item)
         except ChangedWhileWriting:
             self._not_saved(item, "changed while it was being written")
-        except FileExistsError:
-            self._not_saved(item, "another worker saved it first")
         except Exception as e:
             self._failures += 1
             self._not_saved(item, f"the store failed: {e}", failed=True)
@@ -210,11 +208,25 @@ class Saver:
                     "kind": "committed",
                     "key": item.key,
                     "attempt": item.attempt,
+                    "stored_attempt": receipt.place.attempt,
                     "nbytes": receipt.nbytes,
                     "stored_nbytes": receipt.stored_nbytes,
                     "seconds": self._clock() - item.begun,
                 }
             )
+
+    def _write_or_find(self, place: Place, item: Item) -> Receipt:
+        """Write the attempt; where the race is lost, use the winner's.
+
+        So it is when a worker died between its commit and the message about it, and the task ran again.
+        """
+        try:
+            return self._store.write(place, item.staged, item.facts)
+        except FileExistsError:
+            winner = self._store.winner(place)
+            if winner is None or winner.key != item.facts["key"]:
+                raise StoreError(f"{place.receipt!r} exists, but is no receipt of this partition") from None
+            return winner
 
     def _not_saved(self, item: Item, reason: str, *, failed: bool = False) -> None:
         self._send(

@@ -27,7 +27,7 @@ def test_one_partition_alone_may_pass_the_limit(nbytes: int, staged: int, expect
         (100, 11, 0.0),
         (1e6, 0, 30.0),
     ],
-    ids=["nothing at the start", "a share of the run", "less what was waited", "never negative", "never past the task's limit"],
+    ids=["nothing at the start", "a share of the run", "less what was waited", "never negative", "at most the limit"],
 )
 def test_all_waits_together_take_a_bounded_share_of_the_run(elapsed: float, waited: float, expected: float) -> None:
     """5 % of the thread-seconds so far, at most 30 s a task."""

@@ -17,10 +17,8 @@ import pytest
 from dask.base import collections_to_expr
 from dask.core import flatten
 from dask.delayed import Delayed, delayed
-from dask.highlevelgraph import HighLevelGraph
 from pandas.testing import assert_frame_equal, assert_index_equal, assert_series_equal
 
-from dask_resilient.errors import UnsupportedType
 from dask_resilient.graph import checkpoint
 from dask_resilient.tasks import SaveTask
 
@@ -253,65 +251,3 @@ def test_two_milestones_in_one_graph_and_one_above_the_other():
     )
     assert total.compute(scheduler="sync") == 3 * PLAIN.x.sum()
     assert checkpoint(array(), "low").sum().compute(scheduler="sync") == 190
-
-
-class Pair:
-    """A foreign collection over two arrays' keys, as the protocol allows: one graph, several names."""
-
-    __dask_scheduler__ = staticmethod(dask.get)
-    __dask_optimize__ = None
-
-    def __init__(self, dsk, names):
-        self.dsk, self.names = dsk, names
-
-    def __dask_graph__(self):
-        return self.dsk
-
-    def __dask_layers__(self):
-        return tuple(self.names)
-
-    def __dask_keys__(self):
-        return [(name, 0) for name in self.names]
-
-    def __dask_postcompute__(self):
-        return tuple, ()
-
-    def __dask_postpersist__(self):
-        return self._rebuild, ()
-
-    def _rebuild(self, dsk, *, rename=None):
-        return type(self)(dsk, [(rename or {}).get(name, name) for name in self.names])
-
-
-class Stubborn(Pair):
-    """A foreign collection whose rebuild cannot rename."""
-
-    def _rebuild(self, dsk):
-        return type(self)(dsk, self.names)
-
-
-class Nameless(Pair):
-    """A foreign collection whose keys do not begin with a name."""
-
-    def __dask_keys__(self):
-        return [(1, 0)]
-
-
-def pair(kind):
-    graph = HighLevelGraph({n: {(n, 0): (operator.neg, i)} for i, n in enumerate("ab")}, {"a": set(), "b": set()})
-    return kind(graph, ["a", "b"])
-
-
-def test_any_collection_with_the_protocol_can_be_marked():
-    """A collection of several names is rebuilt through its own protocol, each name for itself."""
-    marked = checkpoint(pair(Pair), "clean")
-    assert type(marked) is Pair
-    assert [name.startswith("checkpoint-clean-") for name in marked.names] == [True, True]
-    assert dask.compute(marked, scheduler="sync")[0] == (0, -1)
-
-
-@pytest.mark.parametrize(("kind", "why"), [(Stubborn, "takes no rename="), (Nameless, "do not begin with a name")])
-def test_a_collection_that_cannot_be_rebuilt_is_refused(kind, why):
-    """What the protocol cannot rename is an error at the call that says why."""
-    with pytest.raises(UnsupportedType, match=why):
-        checkpoint(pair(kind), "clean")

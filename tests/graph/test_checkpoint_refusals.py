@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from enum import StrEnum
+
 import dask
 import dask.array as da
 import dask.dataframe as dd
@@ -14,6 +16,7 @@ from dask.utils import key_split
 from dask_resilient.errors import SettingError, UnsupportedType
 from dask_resilient.graph import checkpoint
 from dask_resilient.graph.milestone import MAX_NAME
+from dask_resilient.tasks import SaveTask
 
 GOOD = {
     "clean": "checkpoint-clean",
@@ -41,6 +44,15 @@ def test_progress_bars_show_the_whole_name(name, shown):
     frame = dd.from_pandas(pd.DataFrame({"x": [1]}), npartitions=1)
     keys = [checkpoint(da.ones(3), name).name, checkpoint(delayed(1), name).key, checkpoint(frame, name)._name]
     assert [key_split(key) for key in keys] == [shown] * 3
+
+
+@pytest.mark.parametrize("name", [np.str_("clean"), StrEnum("Stage", {"CLEAN": "clean"}).CLEAN], ids=repr)
+def test_a_name_of_another_kind_of_text_becomes_plain(name):
+    """What goes to schedulers and workers is of plain types."""
+    frame = dd.from_pandas(pd.DataFrame({"x": [1]}), npartitions=1)
+    for marked in (checkpoint(da.ones(3), name), checkpoint(frame, name)):
+        (node,) = (t for t in dict(marked.__dask_graph__()).values() if isinstance(t, SaveTask))
+        assert type(node.ticket["name"]) is str
 
 
 BAD = {

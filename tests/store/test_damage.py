@@ -240,7 +240,7 @@ def test_store_out_of_sight_is_unreachable(written, place, facts, staged, remove
         written.write(dataclasses.replace(place, index="1.0"), staged, facts)
     assert sorted(root.rglob("*")) == left
     with pytest.raises(StoreError):
-        written.durable_receipt_exists(place)
+        written.winner(place)
 
 
 def test_store_removed_under_way_is_not_made_anew(written, place, facts, staged):

@@ -151,7 +151,7 @@ def test_attempt_is_never_written_twice(store, place, facts, staged):
     with pytest.raises(StoreError, match="exists already"):
         store.write(place, staged, facts)
     assert Path(store.url, place.data, "0.0").read_text() == "theirs"
-    assert not store.durable_receipt_exists(place)
+    assert store.winner(place) is None
 
 
 def test_generations_follow_tombstones(store, place, facts, staged):
@@ -160,13 +160,13 @@ def test_generations_follow_tombstones(store, place, facts, staged):
     store.write(place, staged, facts)
     with pytest.raises(StoreError, match="not revoked"):
         store.write(after, staged, facts)
-    assert store.durable_receipt_exists(place)
+    assert store.winner(place) is not None
     store.revoke(place, "its bytes differ")
     store.revoke(place, "seen twice")
     assert json.loads(Path(store.url, place.tombstone).read_text())["reason"] == "its bytes differ"
-    assert not store.durable_receipt_exists(place)
+    assert store.winner(place) is None
     store.write(after, staged, facts)
-    assert store.durable_receipt_exists(after)
+    assert store.winner(after) is not None
     assert store.read(after, "k")[0].place == after
     Path(store.url, place.receipt).unlink()
     with pytest.raises(StoreError, match="revoked already"):
@@ -181,7 +181,7 @@ def test_changed_memory_is_not_committed(store, place, facts, stage):
     with pytest.raises(ChangedWhileWriting, match="chunk 3"):
         store.write(place, staged, facts)
     assert attempts(store) == []
-    assert not store.durable_receipt_exists(place)
+    assert store.winner(place) is None
 
 
 def test_file_carries_the_checksum_of_the_task(tmp_path, place, facts, stage):

@@ -33,6 +33,7 @@ class Store:
         self.ends: list[BaseException] = []
         self.begun = 0
         self.written: list[Place] = []
+        self.first: Receipt | None = None
 
     def write(self, place: Place, staged: Staged, facts: Mapping[str, Any]) -> Receipt:
         self.begun += 1
@@ -41,6 +42,9 @@ class Store:
             raise self.ends.pop(0)
         self.written.append(place)
         return Receipt(place, "k", "run", staged.codec, staged.schema, staged.nbytes, ((staged.nbytes + 4, 0),), "")
+
+    def winner(self, place: Place) -> Receipt | None:
+        return self.first
 
     def read(self, place: Place, key: str | None) -> Any:
         raise NotImplementedError
@@ -90,7 +94,7 @@ def world() -> Iterator[World]:
 def item(attempt: str, nbytes: int = 400) -> Item:
     staged = partitions.stage(np.zeros(nbytes, "u1"))
     assert isinstance(staged, Staged)
-    return Item(attempt, "key", staged, {})
+    return Item(attempt, "key", staged, {"key": "k"})
 
 
 def test_what_is_granted_is_written_and_reported(world: World) -> None:
@@ -183,6 +187,31 @@ def test_a_write_that_fails_is_reported_with_its_reason(
     assert world.said[0]["reason"].startswith(reason)
     assert world.said[0]["failed"] is failed
     assert world.said[1]["kind"] == "committed"
+
+
+def first_receipt(key: str) -> Receipt:
+    return Receipt(Place("m", "0", 0, "first"), key, "run", "numpy", {}, 400, ((404, 0),), "")
+
+
+def test_the_winner_of_a_race_is_used(world: World) -> None:
+    """Its worker may have died between the commit and the message."""
+    world.store.ends = [FileExistsError()]
+    world.store.first = first_receipt("k")
+    world.saver.queue(item("second"))
+    world.saver.grant("second", PLACE)
+    wait_until(lambda: world.kinds() == ["committed"])
+    assert (world.said[0]["attempt"], world.said[0]["stored_attempt"]) == ("second", "first")
+
+
+@pytest.mark.parametrize("first", [None, first_receipt("another key")], ids=["revoked", "foreign"])
+def test_a_receipt_that_is_not_ours_is_not_used(world: World, first: Receipt | None) -> None:
+    """Nor is it taken for a copy."""
+    world.store.ends = [FileExistsError()]
+    world.store.first = first
+    world.saver.queue(item("second"))
+    world.saver.grant("second", PLACE)
+    wait_until(lambda: world.kinds() == ["not-saved"])
+    assert "no receipt of this partition" in world.reasons()[0]
 
 
 @pytest.mark.parametrize(("code", "writes"), [(errno.ENOSPC, 1), (errno.EIO, 3)])
