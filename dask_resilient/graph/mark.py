@@ -14,6 +14,7 @@ from dask.base import get_name_from_key, is_dask_collection, replace_name_in_key
 from dask.delayed import Delayed
 from dask.highlevelgraph import HighLevelGraph, MaterializedLayer
 
+from dask_resilient import config
 from dask_resilient.errors import SettingError, UnsupportedType
 from dask_resilient.graph.ancestors import names_in_graph
 from dask_resilient.graph.labelled import is_xarray, mark_xarray
@@ -53,7 +54,7 @@ def checkpoint(x: T, name: str, *, version: str | int | None = None, keep: bool 
     Returns
     -------
     collection
-        The same kind as `x`.
+        The same kind as `x`; `x` itself where ``resilience.enabled`` is false.
 
     Raises
     ------
@@ -64,6 +65,8 @@ def checkpoint(x: T, name: str, *, version: str | int | None = None, keep: bool 
         If `x` is no Dask collection, or one that cannot be rebuilt with other keys.
     """
     mark = Mark(name, version, keep)
+    if not config.read().enabled:
+        return x
     if is_xarray(x):
         if is_dask_collection(x):
             _refuse_ancestor(mark, names_in_graph(x.__dask_graph__()))  # type: ignore[attr-defined]

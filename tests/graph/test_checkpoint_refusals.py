@@ -173,3 +173,16 @@ def test_looking_for_ancestors_materialises_no_layer():
     x = da.ones((100, 100), chunks=10) + 1
     checkpoint(x, "clean")
     assert not any(layer.is_materialized() for layer in x.dask.layers.values())
+
+
+def test_switched_off_checkpoint_gives_back_what_it_was_given():
+    """No task is added."""
+    x = da.ones(4, chunks=2)
+    with dask.config.set({"resilience.enabled": False}):
+        assert checkpoint(x, "clean") is x
+
+
+def test_a_typo_in_a_setting_is_told_at_the_call():
+    """With the setting that was meant."""
+    with dask.config.set({"resilience.enabeld": False}), pytest.raises(SettingError, match=r"resilience\.enabled"):
+        checkpoint(da.ones(4), "clean")
