@@ -203,11 +203,20 @@ class Resilience(SchedulerPlugin):  # type: ignore[misc]
         }
 
     async def _complete(self) -> bool:
-        """Mark the run as complete in the store; nothing is deleted."""
+        """Mark the run as complete in the store; nothing is deleted. Says whether it is marked."""
         store = self._queue.store if self._queue is not None else None
         if store is None:
             return False
-        await asyncio.to_thread(store.journal, self.run, "complete", {"completed": time()})  # type: ignore[attr-defined]
+        body = {"completed": time()}
+        try:
+            journal = asyncio.to_thread(store.journal, self.run, "complete", body)  # type: ignore[attr-defined]
+            await asyncio.wait_for(journal, timeout=OPEN_SECONDS)
+        except FileExistsError:
+            return True  # marked before
+        except (OSError, TimeoutError) as e:
+            # A store that is gone or hangs when the job is done must not fail it, nor hold up leaving.
+            logger.warning("dask-resilient: the run is not marked complete: %s", str(e) or "the store does not answer")
+            return False
         return True
 
     # -- hooks -------------------------------------------------------------------------------------------------------

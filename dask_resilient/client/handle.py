@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import logging
+import warnings
 from types import TracebackType
 from typing import Any
 
 from dask_resilient.client.report import Report
-from dask_resilient.errors import NotInstalledError
+from dask_resilient.errors import NotInstalledError, ResilienceWarning
+
+logger = logging.getLogger("dask_resilient")
 
 
 class Handle:
@@ -62,10 +66,9 @@ class Handle:
     async def _ask(self, method: str, **kwargs: Any) -> Any:
         if not self._enabled:
             return []
-        try:
-            answer = await self._client.scheduler.resilience(method=method, **kwargs)
-        except (ValueError, AttributeError) as e:  # "unknown operation": no such handler
-            raise NotInstalledError("no dask-resilient plugin runs on this scheduler (any more)") from e
+        answer = await ask(self._client, method, **kwargs)
+        if answer is None:
+            raise NotInstalledError("no dask-resilient plugin runs on this scheduler (any more)")
         return [dict(row) for row in answer] if isinstance(answer, (list, tuple)) else answer
 
     async def _report(self) -> Report:
@@ -94,7 +97,8 @@ class Handle:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
         """Mark the run complete unless an exception passes, and uninstall."""
-        self._client.sync(self._leave, kind is None)
+        if self._is_there():
+            self._client.sync(self._leave, kind is None)
 
     async def __aenter__(self) -> Handle:
         """Give the handle itself."""
@@ -104,18 +108,31 @@ class Handle:
         self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None
     ) -> None:
         """Mark the run complete unless an exception passes, and uninstall."""
-        await self._leave(kind is None)
+        if self._is_there():
+            await self._leave(kind is None)
+
+    def _is_there(self) -> bool:
+        """Say whether there is anything to leave: a client that was closed in the block has no event loop to ask on."""
+        return self._enabled and self._client.status == "running"
 
     async def _leave(self, good: bool) -> None:
-        """Leave; a scheduler that is gone has nothing to undo, and must not hide the exception that passes."""
+        """Leave; what fails here neither fails a block that ended well nor hides the exception that passes."""
         try:
-            await self._uninstall(None) if not good else await self._complete_and_uninstall()
-        except (OSError, NotInstalledError):
-            if good and self._client.status == "running":
-                raise
-
-    async def _complete_and_uninstall(self) -> None:
-        try:
-            await self._ask("complete")
-        finally:
+            if good:
+                await self._ask("complete")
             await self._uninstall(None)
+        except NotInstalledError:
+            return  # another client was first
+        except Exception as e:
+            text = f"leaving failed, so the plugin may still be installed: {e!r}"
+            if good:
+                warnings.warn(text, ResilienceWarning, stacklevel=2)
+            else:
+                logger.warning("dask-resilient: %s", text)
+
+
+async def ask(client: Any, method: str, **kwargs: Any) -> Any:
+    """Call a method of the plugin; None if none is installed: that is what Dask answers to an unknown operation."""
+    if client.scheduler is None:
+        return None
+    return await client.scheduler.resilience(method=method, **kwargs)

@@ -11,7 +11,7 @@ from typing import Any
 
 from distributed.versions import get_versions
 
-from dask_resilient.client.handle import Handle
+from dask_resilient.client.handle import Handle, ask
 from dask_resilient.errors import NotInstalledError, ResilienceWarning
 from dask_resilient.plugin import Resilience
 from dask_resilient.scheduler.members import WAITING
@@ -77,19 +77,12 @@ async def _disabled(client: Any) -> Handle:
 
 async def _connect(client: Any) -> Handle:
     handle = Handle(client)
-    if await _status(client) is None:
+    if await ask(client, "status") is None:
         address = client.scheduler.address if client.scheduler is not None else "?"
         raise NotInstalledError(
             f"no dask-resilient plugin runs on the scheduler {address}: call dask_resilient.install(client) first"
         )
     return handle
-
-
-async def _status(client: Any) -> Mapping[str, Any] | None:
-    try:
-        return dict(await client.scheduler.resilience(method="status"))
-    except (ValueError, AttributeError):  # "unknown operation": no such handler
-        return None
 
 
 async def _install(client: Any, plugin: Resilience) -> Handle:
@@ -98,7 +91,7 @@ async def _install(client: Any, plugin: Resilience) -> Handle:
         await client.register_plugin(plugin)
     except ModuleNotFoundError as e:  # run from source here, and not there
         raise NotInstalledError(f"the scheduler cannot import the plugin ({e}): install dask-resilient there") from e
-    status = await _status(client)
+    status = await ask(client, "status")
     if status is None:
         raise NotInstalledError("dask-resilient could not start on the scheduler: its log says why")
     _warn(plugin, status)

@@ -150,8 +150,8 @@ class Book:
     def sent_back(self, key: Hashable) -> bool:
         """Take in that a key is not on its way any more; say whether something waited for it.
 
-        It may be asked for again at once, so nothing closes here. Where every worker was lost, lineage is asked for, and
-        given up when a worker joins that can load what it was for: nothing would ever say that it is back.
+        It may be asked for again at once, so nothing closes here. (Where every worker was lost, lineage is asked for,
+        and given up when a worker joins that can load what it was for: nothing would ever say that it is back.)
         """
         for incident in self.counting:
             if key in incident.open:

@@ -114,7 +114,6 @@ class Copies:
             if entry.attempt is not None and entry.worker == address:
                 entry.attempt = None
                 entry.state, entry.reason = SaveState.FAILED, reason
-                self._watch.ledger.anew(entry)
             if entry.held is not None and entry.held[0] == address:
                 entry.held = None
 

@@ -124,13 +124,6 @@ class Ledger:
         life.alive += 1
         return life
 
-    def anew(self, entry: Entry) -> None:
-        """Let an entry be saved elsewhere: whether its last attempt has a receipt will never be known.
-
-        In the same place the next attempt would find that receipt and lose against it, and so never be usable.
-        """
-        entry.milestone, entry.generation = self._life(*split_key(entry.key)).milestone, 0
-
     def forget(self, key: Any) -> Entry | None:
         """Let go of the entry of a forgotten key; its row stays among the ended ones."""
         entry = self.entries.pop(key, None)

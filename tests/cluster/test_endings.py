@@ -151,7 +151,7 @@ async def test_the_second_reader_is_lost(x: Cluster) -> None:
 @pytest.mark.parametrize("workers", [1, 2])
 @cluster_test(workers=0, resilience__recover__timeout="100ms")
 async def test_a_second_read_that_hangs(x: Cluster, workers: int) -> None:
-    """It proves nothing: no tombstone, the copy is not used again, and the save that waited for it lets go of its memory."""
+    """It proves nothing: no tombstone, the copy is not used again, the save that waited for it lets go."""
     for _ in range(workers):
         await x.join(ready=True)
     (k,) = await x.saved(CHAIN, "K")

@@ -66,7 +66,7 @@ async def test_lost_dep_pending_waiting(x: Cluster) -> None:
 
 @cluster_test()
 async def test_waiters_leak(x: Cluster) -> None:
-    """K runs on one worker, D lives on another; K's worker is lost: D is let go, since a load needs it no more (rule 3)."""
+    """K runs on one worker, D lives on another; K's worker is lost: D is let go, a load needs it no more (rule 3)."""
     a, b = x.workers
     x.pause(b)
     (d,) = x.persist(CHAIN, "D")
@@ -120,7 +120,7 @@ async def test_a_dependency_that_only_waits_is_given_up(x: Cluster) -> None:
 
 @cluster_test()
 async def test_dep_erred_while_detoured(x: Cluster) -> None:
-    """D errs for somebody else while K is loaded, then K's copy is bad: K errs with D's error, and does not hang (rule 6)."""
+    """D errs for somebody else while K is loaded, then K's copy is bad: K errs with D's error, no hang (rule 6)."""
     spec = {"D": [], "K": ["D"], "X": ["D"]}
     await x.stored(CHAIN, "K")
     x.world.errors["D"] = 10

@@ -12,7 +12,9 @@ from tests.support.waiting import until
 
 CHAINS = 20
 T01 = {
-    f"{step}-{i}": ([] if step == "a" else [f"{'a' if step == 'b' else 'b'}-{i}"]) for i in range(CHAINS) for step in "abc"
+    f"{step}-{i}": ([] if step == "a" else [f"{'a' if step == 'b' else 'b'}-{i}"])
+    for i in range(CHAINS)
+    for step in "abc"
 }
 """Twenty chains of three steps."""
 ENDS = [f"c-{i}" for i in range(CHAINS)]

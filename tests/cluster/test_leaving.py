@@ -297,5 +297,3 @@ async def test_what_a_load_produced_is_not_saved_again(x: Cluster) -> None:
     await x.right(CHAIN, k)
     assert len(list(x.store.glob("data/*/*"))) == 1
     assert len(list(x.store.glob("commit/*/*.json"))) == 1
-
-

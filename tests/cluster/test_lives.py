@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from dask_resilient.plugin import NAME
+from dask_resilient.scheduler.ledger import Ledger
 from tests.support.cluster import Cluster, cluster_test
 from tests.support.waiting import until
 from tests.support.world import expected
@@ -36,6 +38,19 @@ async def test_a_forgotten_key_is_computed_anew(x: Cluster, other: int) -> None:
     assert await x.value(k) == expected(CHAIN, "K", other)
     assert x.world.ran("K") == 2
     assert x.world.loaded("K") == 1
+
+
+def test_an_index_that_comes_back_stands_elsewhere() -> None:
+    """A partition is forgotten and submitted anew while others of its collection live: its place is new."""
+    ledger = Ledger("run")
+    old = [ledger.entry(SimpleNamespace(key=("c", i)), "c", 2) for i in range(2)]
+    assert old[0].milestone == old[1].milestone
+    ledger.forget(("c", 0))
+    new = ledger.entry(SimpleNamespace(key=("c", 0)), "c", 2)
+    assert new.milestone != old[0].milestone
+    for i in range(2):
+        ledger.forget(("c", i))
+    assert not ledger._lives
 
 
 @pytest.mark.parametrize("when", ["before it is computed anew", "while it waits", "after it is durable"])

@@ -37,6 +37,19 @@ async def test_unregister_midway(x: Cluster, loading: bool) -> None:
     await x.check_undone()
 
 
+@cluster_test(check=False)
+async def test_a_loss_right_after_unregistering(x: Cluster) -> None:
+    """No row enters for a plugin that is gone, not even the first after that (rule 11)."""
+    (k,) = await x.saved(CHAIN, "K")
+    await x.scheduler.unregister_scheduler_plugin(NAME)
+    await x.lose(x.holder("K"))
+    await x.right(CHAIN, k)
+    assert not x.world.loads
+    assert x.world.counts() == {"D": 2, "K": 2}
+    await until(lambda: NAME not in x.scheduler.handlers)
+    await x.check_undone()
+
+
 @cluster_test()
 async def test_registered_again_after_unregistering(x: Cluster) -> None:
     """The old instance, whom nobody told, gives way to the new one."""

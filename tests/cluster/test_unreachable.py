@@ -1,10 +1,11 @@
-"""Loads that cannot reach the store: nothing is revoked, tried elsewhere or computed, and a pause after three in a row."""
+"""Loads that cannot reach the store: nothing is revoked; tried elsewhere or computed; a pause after three in a row."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 
 from tests.support.cluster import Cluster, cluster_test
+from tests.support.waiting import until
 
 CHAIN = {"D": [], "K": ["D"]}
 
@@ -32,11 +33,10 @@ async def test_unreachable_from_one_worker(x: Cluster) -> None:
     a, b = x.workers
     x.side(a).store.read = fail
     x.pause(b)
-    x.world.hold("load K")
     x.drop("K")
-    await x.loads("K")
+    await until(lambda: x.events("load-ended"))
+    await until(lambda: x.task("K").state == "no-worker", what="K waits for the other worker")
     x.pause(b, paused=False)
-    x.world.free()
     await x.right(CHAIN, k)
     assert x.world.loads == [("K", a.address), ("K", b.address)]
     assert x.world.counts() == {"D": 1, "K": 1}

@@ -102,7 +102,8 @@ def test_only_released_and_memory_become_forgotten() -> None:
 @pytest.mark.parametrize(
     "name",
     [
-        "dependencies", "dependents", "waiters", "waiting_on", "who_wants", "who_has", "run_spec", "retries", "suspicious",
+        "dependencies", "dependents", "waiters", "waiting_on", "who_wants", "who_has", "run_spec", "retries",
+        "suspicious",
         "has_lost_dependencies", "worker_restrictions", "host_restrictions", "resource_restrictions",
         "loose_restrictions", "annotations", "actor", "priority", "exception_blame", "state", "run_id", "processing_on",
         "nbytes", "prefix", "group", "key",
@@ -193,7 +194,9 @@ async def test_the_hook_sees_a_forgotten_task(x: Cluster) -> None:
         ("released", "waiting"),
         ("waiting", "processing"),
         ("processing", "memory"),
-        ("memory", "forgotten") if ("transition", "K", "memory", "forgotten") in recorder.heard else ("memory", "released"),
+        ("memory", "forgotten")
+        if ("transition", "K", "memory", "forgotten") in recorder.heard
+        else ("memory", "released"),
         *([("released", "forgotten")] if ("transition", "K", "released", "forgotten") in recorder.heard else []),
     ]
 

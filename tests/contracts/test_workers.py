@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 import dask.bag as db
 import pytest
@@ -39,7 +39,7 @@ async def test_stream_handlers_are_looked_up_with_each_message(x: Cluster) -> No
 
 @cluster_test(workers=1, install=False, check=False)
 async def test_a_message_of_a_task_arrives_before_its_end(x: Cluster) -> None:
-    """What a task sends through the loop on the batched stream is handled before its task-finished or its reschedule."""
+    """What a task sends through the loop on the batched stream is handled before the task's end or reschedule."""
     order: list[Any] = []
 
     def heard(worker: str, n: int) -> None:
@@ -97,8 +97,8 @@ async def test_a_task_knows_its_key(x: Cluster) -> None:
 @cluster_test(workers=1, install=False, check=False)
 async def test_a_graph_node_runs_as_it_is(x: Cluster) -> None:
     """A subclass of `GraphNode` comes to the worker with its type and is called with the values of its dependencies."""
-    from dask.highlevelgraph import HighLevelGraph, MaterializedLayer
     from dask.delayed import Delayed
+    from dask.highlevelgraph import HighLevelGraph, MaterializedLayer
     from distributed.client import futures_of
 
     layer = MaterializedLayer({"D": Task("D", run, x.number, "D"), "K": SaveTask("K", "D", TICKET)})
@@ -146,7 +146,7 @@ class Listed(WorkerPlugin):
     """Writes down where it was set up and torn down."""
 
     name = "listed"
-    heard: list[tuple[str, str]] = []
+    heard: ClassVar[list[tuple[str, str]]] = []
 
     def setup(self, worker: Any) -> None:
         self.heard.append(("setup", worker.address))
@@ -157,7 +157,7 @@ class Listed(WorkerPlugin):
 
 @cluster_test(workers=1, install=False, check=False)
 async def test_workers_that_join_later_get_the_plugin(x: Cluster) -> None:
-    """Those that are there by a broadcast, later ones out of ``scheduler.worker_plugins``; removing tears down on all."""
+    """Those that are there by a broadcast, later ones out of ``scheduler.worker_plugins``; all are torn down."""
     from distributed.protocol.pickle import dumps
 
     Listed.heard.clear()

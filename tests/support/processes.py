@@ -1,31 +1,28 @@
 """A cluster of real processes under nannies, with the plugin over a real store, for tests that kill with real signals.
 
-The scheduler lives in this process, so its state can be looked at. Everything that has to be held up, in user functions and
-in the plugin on the workers, is held up by files (`tests.processes.preload`), since only files reach a process that is yet
-to be started. When a test ends, everything is checked: Dask's own invariants on both sides, that nothing is left once every
-future is released, that nobody logged a broken invariant, and that uninstalling left no trace.
+The scheduler lives in this process, so its state can be looked at. Everything that has to be held up, in user functions
+and in the plugin on the workers, is held up by files (`tests.processes.preload`), since only files reach a process that
+is yet to be started. When a test ends, everything is checked: Dask's own invariants on both sides, that nothing is left
+once every future is released, that nobody logged a broken invariant, and that uninstalling left no trace.
 """
 
 from __future__ import annotations
 
-import contextlib
-import logging
 import os
-import shutil
 import signal
-import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import dask
-import psutil
 from distributed import Client, LocalCluster
 
 import dask_resilient as dr
-from dask_resilient.plugin import NAME, Resilience
+from dask_resilient.plugin import NAME
+from dask_resilient.scheduler.members import WAITING
 from tests.processes.preload import CONTROL, order
 from tests.support.calls import Calls
+from tests.support.leftovers import Log, children, leftovers, threads
 from tests.support.waiting import wait_until
 
 CONFIG = {
@@ -39,24 +36,15 @@ CONFIG = {
     "distributed.nanny.pre-spawn-environ.OMP_NUM_THREADS": 1,
 }
 
-BAD = ("Error transitioning", "Detected different", "Plugin failed", "could not handle", "AssertionError", "from now on")
+BAD = (
+    "Error transitioning",
+    "Detected different",
+    "Plugin failed",
+    "could not handle",
+    "AssertionError",
+    "from now on",
+)
 """What is in a message of the log that no test may cause."""
-
-
-class Log(logging.Handler):
-    """Keeps the messages of Dask and of the package in this process."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.messages: list[str] = []
-
-    def emit(self, record: logging.LogRecord) -> None:
-        error = f" :: {record.exc_info[1]!r}" if record.exc_info and record.exc_info[1] is not None else ""
-        self.messages.append(record.getMessage() + error)
-
-    def count(self, text: str) -> int:
-        """Count the messages that hold a text."""
-        return sum(text in message for message in self.messages)
 
 
 class Processes:
@@ -127,9 +115,8 @@ class Processes:
         n = self.n if n is None else n
 
         def ready() -> bool:
-            watch = self.watch
-            there = len(self.scheduler.workers) == n
-            return there and (watch is None or all(m.ready or m.reason != "has not reported yet" for m in watch.members._members.values()))
+            members = self.watch.members.rows() if self.watch is not None else []
+            return len(self.scheduler.workers) == n and not any(row["reason"] == WAITING for row in members)
 
         try:
             wait_until(lambda: self.ask(ready), 20)
@@ -165,7 +152,9 @@ class Processes:
 
     def addresses(self) -> list[str]:
         """Give the addresses of the workers, by name."""
-        return self.ask(lambda: [ws.address for ws in sorted(self.scheduler.workers.values(), key=lambda ws: str(ws.name))])
+        return self.ask(
+            lambda: [ws.address for ws in sorted(self.scheduler.workers.values(), key=lambda ws: str(ws.name))]
+        )
 
     def name(self, address: str) -> str:
         """Give the name of a worker."""
@@ -249,7 +238,7 @@ class Processes:
     # -- the end -----------------------------------------------------------------------------------------------------
 
     def check(self) -> None:
-        """Check that nothing is broken, and that nothing is left once every future is released and the plugin has left."""
+        """Check that nothing is broken, and that nothing is left when all futures and the plugin are gone."""
         self.free()
         self.ask(self.scheduler.validate_state)
         for client in list(self.ask(lambda: list(self.scheduler.clients))):
@@ -270,7 +259,7 @@ class Processes:
 
         def clean() -> bool:
             left.clear()
-            left.update(self.client.run(_left))
+            left.update(self.client.run(leftovers))
             return not any(left.values())
 
         try:
@@ -284,9 +273,8 @@ class Processes:
 
     def _nothing_left(self) -> bool:
         watch = self.watch
-        return not (
-            watch.detour.parked or watch.ledger.entries or watch.ledger._lives or watch.copies._reader or watch.book.counting
-        )
+        lives = watch.ledger.entries or watch.ledger._lives
+        return not (watch.detour.parked or lives or watch.copies._reader or watch.book.counting)
 
     def check_undone(self) -> None:
         """Check that the scheduler has no trace of the plugin, and this process no thread of it."""
@@ -304,82 +292,3 @@ class Processes:
         self.client.close()
         self.cluster.close()
         wait_until(lambda: not children() - self.before, 20, f"every process ends: {children() - self.before}")
-
-
-class Pool:
-    """Keeps one cluster for the tests that can share it."""
-
-    def __init__(self, directory: Callable[[], Path]) -> None:
-        self._directory = directory
-        self._kept: Processes | None = None
-        self._spec: tuple[Any, ...] = ()
-
-    def get(self, workers: int, threads: int = 1, config: dict[str, Any] | None = None) -> Processes:
-        """Give a cluster of this size and configuration, the last one if it is whole and was made so."""
-        spec = (workers, threads, tuple(sorted((config or {}).items())))
-        if self._kept is None or self._kept.worn or self._spec != spec:
-            self.close()
-            self._kept, self._spec = Processes(self._directory(), workers, threads, config), spec
-        return self._kept
-
-    def close(self) -> None:
-        """Close the cluster that is kept."""
-        kept, self._kept = self._kept, None
-        if kept is not None:
-            kept.close()
-
-
-@contextlib.contextmanager
-def one_test(x: Processes, where: Path) -> Iterator[Processes]:
-    """Run one test on a cluster; one that fails wears it out."""
-    try:
-        x.begin(where)
-    except BaseException:
-        x.worn = True
-        raise
-    loggers = [logging.getLogger("distributed"), logging.getLogger("dask_resilient")]
-    for logger in loggers:
-        logger.addHandler(x.log)
-    try:
-        with dask.config.set(x.config):
-            yield x
-            x.check()
-    except BaseException:
-        x.worn = True
-        raise
-    finally:
-        x.free()
-        for logger in loggers:
-            logger.removeHandler(x.log)
-        shutil.rmtree(x.store, ignore_errors=True)
-
-
-def threads() -> list[str]:
-    """Give the names of the package's threads in this process."""
-    return [t.name for t in threading.enumerate() if t.name.startswith("dask-resilient")]
-
-
-def children() -> set[int]:
-    """Give the processes below this one; Python's own resource tracker stays for good."""
-    found = set()
-    for process in psutil.Process().children(recursive=True):
-        with contextlib.suppress(psutil.Error):
-            if process.status() != psutil.STATUS_ZOMBIE and "resource_tracker" not in " ".join(process.cmdline()):
-                found.add(process.pid)
-    return found
-
-
-def _left(dask_worker: Any) -> list[str]:
-    """Say what a worker still has of tasks and of the plugin."""
-    left = [repr(key) for key in dask_worker.state.tasks]
-    left += [t.name for t in threading.enumerate() if t.name.startswith("dask-resilient")]
-    if NAME in dask_worker.plugins:
-        left.append("the worker plugin")
-    if hasattr(dask_worker.stream_handlers.get(NAME), "__self__"):  # a plain function that ignores late messages may stay
-        left.append("the stream handler")
-    if "Unlink" in getattr(dask_worker.stream_handlers["compute-task"], "__qualname__", ""):
-        left.append("the wrapped handler")
-    return left
-
-
-__all__ = ["Pool", "Processes", "Resilience", "one_test"]

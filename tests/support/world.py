@@ -65,7 +65,7 @@ class World:
     # -- holding up --------------------------------------------------------------------------------------------------
 
     def hold(self, *keys: str) -> None:
-        """Keep functions from going on: of K before it does anything, of ``"end K"`` behind its save, loads of ``"load K"``."""
+        """Keep functions from going on: K before it does anything, ``"end K"`` behind its save, ``"load K"`` a load."""
         for key in keys:
             self._gates[key] = threading.Event()
 
