@@ -142,7 +142,7 @@ def pairs(client: Client, n: int, k: int) -> list[dict[str, Any]]:
 # -- memory -----------------------------------------------------------------------------------------------------------
 
 
-def rss(dask_scheduler: Any) -> float:
+def rss(dask_scheduler: Any) -> float:  # noqa: ARG001
     import gc
 
     import psutil

@@ -20,7 +20,7 @@ from dask_resilient import config
 from dask_resilient.config import Settings
 from dask_resilient.scheduler.queue import StoreQueue
 from dask_resilient.scheduler.watch import Watch
-from dask_resilient.store import open_store, resolve
+from dask_resilient.store import resolve
 from dask_resilient.worker.bootstrap import ResilienceWorker, dumps
 
 logger = logging.getLogger("dask_resilient")
@@ -28,11 +28,8 @@ logger = logging.getLogger("dask_resilient")
 NAME = "resilience"
 """Name of the plugin, of the config namespace, of the RPC handler and of the stream op."""
 
-OPEN_SECONDS = 5.0
-"""Longest that opening the store may hold up the registration (and nothing but the registration)."""
 
-
-class Resilience(SchedulerPlugin):  # type: ignore[misc]
+class Resilience(SchedulerPlugin):
     """Bring back only what was lost when a worker dies.
 
     Parameters
@@ -107,21 +104,15 @@ class Resilience(SchedulerPlugin):  # type: ignore[misc]
         return False
 
     async def _open_store(self) -> str | None:
-        assert self._queue is not None
+        """Open the store and give its token; None if it cannot be used."""
+        queue = self._queue
+        assert queue is not None
         assert self.settings.store is not None
-        url, queue = self.settings.store, self._queue
-        try:
-            queue.store = await asyncio.wait_for(asyncio.to_thread(open_store, url, create=True), timeout=OPEN_SECONDS)
-        except TimeoutError:
-            queue.reason = f"the store {url!r} did not answer within {OPEN_SECONDS:g} s"
-        except Exception as e:
-            queue.reason = str(e)
+        await queue.open(self.settings.store)
         if queue.store is None:
-            logger.warning("dask-resilient: nothing is saved: %s", queue.reason)
             return None
-        store = queue.store
-        queue.submit(lambda: store.journal(self.run, "run", {"started": time(), "store": url}))  # type: ignore[attr-defined]
-        return store.token
+        await queue.journal(self.run, "run", {"started": time(), "store": self.settings.store})
+        return queue.store.token
 
     def _alive(self) -> bool:
         """Say whether this instance is registered; while `start` runs it is not yet in the scheduler's table.
@@ -185,7 +176,8 @@ class Resilience(SchedulerPlugin):  # type: ignore[misc]
         if method in rows:
             return rows[method]()
         if method == "complete":
-            return await self._complete()
+            assert self._queue is not None
+            return await self._queue.journal(self.run, "complete", {"completed": time()})
         raise ValueError(f"dask-resilient on the scheduler has no method {method!r}")
 
     def status(self) -> dict[str, Any]:
@@ -196,28 +188,11 @@ class Resilience(SchedulerPlugin):  # type: ignore[misc]
         return {
             "run": self.run,
             "store": self.settings.store,
-            "survives": queue.store.describe() if queue.store is not None else "",  # type: ignore[attr-defined]
+            "survives": queue.store.describe() if queue.store is not None else "",
             "store_reason": queue.reason,
             "recovery_off": watch.recovery_off,
             "milestones": watch.ledger.summary(),
         }
-
-    async def _complete(self) -> bool:
-        """Mark the run as complete in the store; nothing is deleted. Says whether it is marked."""
-        store = self._queue.store if self._queue is not None else None
-        if store is None:
-            return False
-        body = {"completed": time()}
-        try:
-            journal = asyncio.to_thread(store.journal, self.run, "complete", body)  # type: ignore[attr-defined]
-            await asyncio.wait_for(journal, timeout=OPEN_SECONDS)
-        except FileExistsError:
-            return True  # marked before
-        except (OSError, TimeoutError) as e:
-            # A store that is gone or hangs when the job is done must not fail it, nor hold up leaving.
-            logger.warning("dask-resilient: the run is not marked complete: %s", str(e) or "the store does not answer")
-            return False
-        return True
 
     # -- hooks -------------------------------------------------------------------------------------------------------
 

@@ -1,41 +1,116 @@
-"""The scheduler's way to the store: one thread, so that its event loop never waits for a disk."""
+"""The scheduler's way to the store: one thread, so that its event loop never waits for a disk.
+
+The thread is a daemon: a store that hangs for ever must not keep the scheduler's process from ending.
+"""
 
 from __future__ import annotations
 
+import asyncio
 import logging
+import queue
+import threading
 from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Any
+from typing import Any, TypeVar
 
-from dask_resilient.protocols import PartitionStore
+from dask_resilient.store import PosixStore, open_store
 
 logger = logging.getLogger("dask_resilient")
 
+T = TypeVar("T")
+
+ANSWER_SECONDS = 5.0
+"""Longest that a caller waits for the store to be opened or written to."""
+
 
 class StoreQueue:
-    """Runs store calls one after the other, off the loop."""
+    """Runs store calls one after the other, off the loop.
+
+    Parameters
+    ----------
+    loop
+        The scheduler's tornado loop.
+    """
 
     def __init__(self, loop: Any) -> None:
         self._loop = loop
-        self._executor = ThreadPoolExecutor(max_workers=1, thread_name_prefix="dask-resilient-store")
-        self.store: PartitionStore | None = None
+        self._jobs: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
+        self.store: PosixStore | None = None
         self.reason = ""
         """Why there is no store, empty if there is one."""
+        threading.Thread(target=self._run, name="dask-resilient-store", daemon=True).start()
 
-    def submit(self, call: Callable[[], Any], then: Callable[[Any], None] | None = None) -> None:
-        """Run a call in the thread and hand its result to `then` on the loop; errors are logged, once each."""
+    def _run(self) -> None:
+        while (job := self._jobs.get()) is not None:
+            job()
 
-        def done(future: Future[Any]) -> None:
-            if future.cancelled():
+    def submit(self, call: Callable[[], T], then: Callable[[T], None]) -> None:
+        """Run a call in the thread and hand its result to `then` on the loop; an error is logged."""
+
+        def job() -> None:
+            try:
+                result = call()
+            except Exception as e:
+                logger.warning("dask-resilient: the store failed on the scheduler: %s", e)
+            else:
+                self._loop.add_callback(then, result)
+
+        self._jobs.put(job)
+
+    async def ask(self, call: Callable[[], T]) -> T:
+        """Run a call in the thread and give what it gives.
+
+        Raises
+        ------
+        TimeoutError
+            If it has not ended after `ANSWER_SECONDS`.
+        """
+        future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
+
+        def settle(result: T | None, error: BaseException | None) -> None:
+            if future.done():
                 return
-            error = future.exception()
             if error is not None:
-                logger.warning("dask-resilient: the store failed on the scheduler: %s", error)
-            elif then is not None:
-                self._loop.add_callback(then, future.result())
+                future.set_exception(error)
+            else:
+                future.set_result(result)  # type: ignore[arg-type]
 
-        self._executor.submit(call).add_done_callback(done)
+        def job() -> None:
+            try:
+                result = call()
+            except Exception as e:
+                self._loop.add_callback(settle, None, e)
+            else:
+                self._loop.add_callback(settle, result, None)
+
+        self._jobs.put(job)
+        return await asyncio.wait_for(future, ANSWER_SECONDS)
+
+    async def open(self, url: str) -> None:
+        """Open the store, or keep the reason why it cannot be used, with one warning."""
+        try:
+            self.store = await self.ask(lambda: open_store(url, create=True))
+        except TimeoutError:
+            self.reason = f"the store {url!r} did not answer within {ANSWER_SECONDS:g} s"
+        except Exception as e:
+            self.reason = str(e)
+        if self.store is None:
+            logger.warning("dask-resilient: nothing is saved: %s", self.reason)
+
+    async def journal(self, run: str, name: str, body: dict[str, Any]) -> bool:
+        """Write an entry of a run's journal; says whether it is there. Never raises: it is advisory."""
+        store = self.store
+        if store is None:
+            return False
+        try:
+            await self.ask(lambda: store.journal(run, name, body))
+        except FileExistsError:
+            return True
+        except (OSError, TimeoutError) as e:
+            # A store that is gone or hangs when the job is done must not fail it, nor hold up leaving.
+            logger.warning("dask-resilient: the run is not marked %s: %s", name, str(e) or "the store does not answer")
+            return False
+        return True
 
     def close(self) -> None:
         """Take nothing more; what is under way ends by itself."""
-        self._executor.shutdown(wait=False, cancel_futures=False)
+        self._jobs.put(None)

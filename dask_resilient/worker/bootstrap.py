@@ -11,7 +11,7 @@ from typing import Any
 from distributed.diagnostics.plugin import WorkerPlugin
 
 
-class ResilienceWorker(WorkerPlugin):  # type: ignore[misc]
+class ResilienceWorker(WorkerPlugin):
     """Starts the worker's side, and never fails or delays the worker.
 
     Parameters
@@ -32,9 +32,9 @@ class ResilienceWorker(WorkerPlugin):  # type: ignore[misc]
         self.token = token
         self.side: Any = None
 
-    async def setup(self, worker: Any) -> None:
+    def setup(self, worker: Any) -> None:
         """Start the side; whatever goes wrong is told to the scheduler, which shows the worker as unprotected."""
-        import asyncio
+        import threading
 
         try:
             from dask_resilient.config import Settings
@@ -48,15 +48,20 @@ class ResilienceWorker(WorkerPlugin):  # type: ignore[misc]
             worker.loop.add_callback(worker.batched_send, msg)
             return
 
-        async def finish(side: Any) -> None:
-            # A store that hangs must not keep the worker from joining.
-            await asyncio.to_thread(side.open)
+        side = self.side
+
+        def opened() -> None:
             if self.side is side:
                 side.hello()
             elif side.saver is not None:
                 side.saver.close()
 
-        self._finishing = asyncio.ensure_future(finish(self.side))
+        def open_store() -> None:
+            side.open()
+            worker.loop.add_callback(opened)
+
+        # A store that hangs must keep the worker neither from joining nor, hence a daemon, from ending.
+        threading.Thread(target=open_store, name="dask-resilient-open", daemon=True).start()
 
     def teardown(self, worker: Any) -> None:  # noqa: ARG002
         """Undo everything on this worker."""

@@ -91,8 +91,6 @@ class Side:
         """Tell the scheduler that this worker can load, and whether it can save."""
         from tornado.ioloop import PeriodicCallback
 
-        from dask_resilient import __version__
-
         if self.saver is not None:
             self._check = PeriodicCallback(self._look, CHECK_MS)
             self._check.start()
@@ -102,7 +100,6 @@ class Side:
                 "protected": self.saver is not None,
                 "reason": self.reason,
                 "token": self.store.token if self.store is not None else None,
-                "version": __version__,
                 "host": socket.gethostname(),
             }
         )
