@@ -7,6 +7,12 @@ from typing import Any
 
 WAITING = "has not reported yet"
 
+HOLD_SECONDS = 5.0
+"""How long loads are held for a worker that has just joined; its side reports within milliseconds, if ever."""
+
+NOBODY = frozenset({"resilience://nobody-yet"})
+"""A restriction to no worker at all: a load that is held. Dask keeps it as "no-worker" and runs nothing for it."""
+
 
 @dataclass(slots=True)
 class Member:
@@ -20,6 +26,8 @@ class Member:
     protected: bool = False
     """Whether what it computes is saved."""
     reason: str = WAITING
+    joined: float = 0.0
+    """UNIX seconds."""
 
     @property
     def device(self) -> str:
@@ -47,9 +55,9 @@ class Members:
     def __init__(self) -> None:
         self._members: dict[str, Member] = {}
 
-    def add(self, address: str, name: object, host: str) -> None:
+    def add(self, address: str, name: object, host: str, now: float) -> None:
         """Take in a worker that joined; it has to report before it gets a load."""
-        self._members[address] = Member(address, str(name), host)
+        self._members[address] = Member(address, str(name), host, joined=now)
 
     def remove(self, address: str) -> None:
         """Forget a worker that left."""
@@ -59,10 +67,17 @@ class Members:
         """Give a worker by its address."""
         return self._members.get(address)
 
-    def loaders(self, avoid: set[str]) -> set[str] | None:
-        """Give the addresses that can load; None if that is every worker."""
+    def loaders(self, avoid: set[str], now: float) -> set[str] | None:
+        """Give the addresses that can load; None if that is every worker, `NOBODY` if one is about to report.
+
+        Holding loads matters where every worker was lost, or the only one: else the first that comes back would run
+        the lineage of what it can load a moment later, and a running task cannot be stopped.
+        """
         able = {m.worker for m in self._members.values() if m.ready and m.worker not in avoid}
-        return None if len(able) == len(self._members) and able else able
+        if able:
+            return None if len(able) == len(self._members) else able
+        expected = (m.reason == WAITING and now - m.joined < HOLD_SECONDS for m in self._members.values())
+        return set(NOBODY) if not self._members or any(expected) else set()
 
     def rows(self) -> list[dict[str, Any]]:
         """Give a row a worker."""

@@ -22,7 +22,7 @@ from dask_resilient.internals.rows import Rows
 from dask_resilient.internals.versions import unsupported
 from dask_resilient.scheduler.copies import Copies
 from dask_resilient.scheduler.ledger import Ledger
-from dask_resilient.scheduler.members import Member, Members
+from dask_resilient.scheduler.members import HOLD_SECONDS, Member, Members
 from dask_resilient.scheduler.queue import StoreQueue
 from dask_resilient.tasks import load
 
@@ -71,7 +71,7 @@ class Watch:
     def start(self) -> None:
         """Take in the workers that are there, and install the detour if this Dask is one that it is right on."""
         for address, ws in self.scheduler.workers.items():
-            self.members.add(address, ws.name, ws.host)
+            self._joined(address, ws)
         if not self.settings.recover_enabled:
             self.recovery_off = "resilience.recover.enabled is false"
             return
@@ -123,7 +123,7 @@ class Watch:
     def loaders(self, key: Hashable) -> set[str] | None:
         """Give the workers that can load a key."""
         entry = self.ledger.entries.get(key)
-        return self.members.loaders(entry.avoid if entry is not None else set())
+        return self.members.loaders(entry.avoid if entry is not None else set(), time())
 
     def left(self, key: Any, state: str, was: str, moved: bool) -> None:
         """Count a load that brought the value, and one that did not."""
@@ -197,9 +197,13 @@ class Watch:
 
     def added(self, address: str) -> None:
         """Take in that a worker joined: no load goes there until it has reported."""
-        ws = self.scheduler.workers[address]
-        self.members.add(address, ws.name, ws.host)
+        self._joined(address, self.scheduler.workers[address])
         self.detour.renew()
+
+    def _joined(self, address: str, ws: Any) -> None:
+        self.members.add(address, ws.name, ws.host, time())
+        # Loads that are held for this worker are given up if it has not reported by then.
+        self.scheduler.loop.call_later(HOLD_SECONDS, self.detour.renew)
 
     def restarted(self) -> None:
         """Take in that every task is gone (`client.restart`)."""

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from typing import Any
 
 import pytest
 
 from dask_resilient.errors import StoreError
 from dask_resilient.plugin import Resilience
+from dask_resilient.scheduler import members, watch
 from dask_resilient.worker import side as side_module
 from dask_resilient.worker.side import Side
 from tests.support.cluster import Cluster, cluster_test
@@ -100,8 +102,38 @@ async def test_other_workers_allowed_does_not_mean_unready_ones(x: Cluster, sile
 
 
 @cluster_test(workers=1)
-async def test_all_workers_unready_means_no_detour(x: Cluster, silent: list[str]) -> None:
-    """The last loader is lost, and the worker that is left has not reported: computed, at once."""
+async def test_the_first_worker_after_a_total_loss_runs_no_lineage(x: Cluster) -> None:
+    """Loads are held until it has reported, a moment later."""
+    await x.stored(CHAIN, "K")
+    await x.lose(x.workers[0].address)
+    (k,) = x.persist(CHAIN, "K")
+    await until(lambda: x.task("K").state == "no-worker")
+    await x.join(name="new")
+    await x.right(CHAIN, k)
+    assert x.world.loaded("K") == 1
+    assert not {"D", "K"} & set(x.world.counts())
+
+
+@cluster_test(workers=1)
+async def test_loads_are_not_held_for_ever(x: Cluster, silent: list[str], monkeypatch: Any) -> None:
+    """The only worker never reports: once its time is over, Dask recomputes."""
+    monkeypatch.setattr(members, "HOLD_SECONDS", 0.2)
+    monkeypatch.setattr(watch, "HOLD_SECONDS", 0.2)
+    await x.stored(CHAIN, "K")
+    await x.lose(x.workers[0].address)
+    (k,) = x.persist(CHAIN, "K")
+    silent.append("new")
+    await x.join(name="new")
+    await x.right(CHAIN, k)
+    assert x.world.loaded("K") == 0
+    counts = x.world.counts()
+    assert (counts["D"], counts["K"]) == (1, 1)
+
+
+@cluster_test(workers=1)
+async def test_all_workers_unready_means_no_detour(x: Cluster, silent: list[str], monkeypatch: Any) -> None:
+    """The last loader is lost, and the worker that is left should have reported long ago: computed, at once."""
+    monkeypatch.setattr(members, "HOLD_SECONDS", 0)
     await x.stored(CHAIN, "K")
     silent.append("new")
     await x.join(name="new")
@@ -180,7 +212,7 @@ async def test_a_worker_that_joins_while_the_plugin_is_registered(x: Cluster, mo
     await installing
     here = {w.address for w in x.workers} - {gone.address, x.workers[0].address}
     await until(lambda: {r["worker"] for r in x.watch.members.rows() if r["protected"]} == here)
-    assert x.watch.members.loaders(set()) is None
+    assert x.watch.members.loaders(set(), time.time()) is None
 
 
 @cluster_test(workers=1)
@@ -210,6 +242,6 @@ async def test_a_worker_whose_side_fails_is_unprotected(x: Cluster, monkeypatch:
     await until(lambda: any("ZeroDivisionError" in row["reason"] for row in x.watch.members.rows()))
     row = next(row for row in x.watch.members.rows() if row["name"] == "broken")
     assert not row["protected"]
-    assert x.watch.members.loaders(set()) == {w.address for w in x.workers[:2]}
+    assert x.watch.members.loaders(set(), time.time()) == {w.address for w in x.workers[:2]}
     (k,) = x.persist({"K": []}, "K", workers=[x.workers[2].address])
     await x.right({"K": []}, k)

@@ -70,9 +70,6 @@ class Row:
     worn: bool = False
     """Whether the event takes a worker out of the cluster for good."""
     slow: bool = False
-    early: int = 0
-    """How many partitions more may be begun anew, by a worker that joined where no other was left, before it had
-    reported that it can load."""
     saturation: float = 1.1
 
 
@@ -262,7 +259,7 @@ ROWS = [
     Row("kill -9 while functions above run (processing)", Stand.CONSUMED, kill),
     Row("kill -9 while functions above wait for others (waiting)", Stand.HELD, wait_for_others, slow=True),
     Row("kill -9 while functions below are queued", Stand.QUEUED, kill, saturation=1.0),
-    Row("kill -9 of every worker (no-worker)", Stand.HELD, kill_all, early=2, slow=True),
+    Row("kill -9 of every worker (no-worker)", Stand.HELD, kill_all, slow=True),
     Row("kill -9 of two workers at once", Stand.CONSUMED, kill_two),
     Row("kill -9 of the worker that is loading", Stand.HELD, kill_the_loader),
     Row("a second kill -9 after the first is mended", Stand.HELD, kill_in_turn),

@@ -11,6 +11,7 @@ import asyncio
 import functools
 import inspect
 import logging
+import warnings
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -80,7 +81,8 @@ async def _run(
     for logger in loggers:
         logger.addHandler(x.log)
     try:
-        with _counted(x.world):
+        with _counted(x.world), warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "Creating scratch directories")  # a slow disk is no failure
             await x.start(workers, install)
             try:
                 await asyncio.wait_for(test(x, **fixtures), SECONDS)
