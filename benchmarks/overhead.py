@@ -37,6 +37,7 @@ def main() -> None:
 
 
 def row(what: str, value: float, unit: str, goal: str) -> dict[str, Any]:
+    print(f"{what}: {value:.4g} {unit} ({goal})", flush=True)
     return {"what": what, "value": value, "unit": unit, "goal": goal}
 
 

@@ -99,9 +99,10 @@ def _check(name: str, key: str, value: Any) -> Any:
         if value is not None and not isinstance(value, str):
             raise SettingError(f"{key} = {value!r} must be a path or a file:// URL")
         return value
+    example = "30 or '30s'" if name in _TIMES else "0.1"
     number = _seconds(key, value) if name in _TIMES and isinstance(value, str) else value
     if isinstance(number, bool) or not isinstance(number, (int, float)) or not number >= 0:
-        raise SettingError(f"{key} = {value!r} must be a number that is not negative")
+        raise SettingError(f"{key} = {value!r} must be a number such as {example}, and not negative")
     if name in _SHARES and number > 1:
         raise SettingError(f"{key} = {value!r} must be a share between 0 and 1")
     if name == "recover_margin" and number < 1:

@@ -54,6 +54,10 @@ class NotInstalledError(ResilienceError, LookupError):
 class StoreError(ResilienceError, OSError):
     """The store as a whole cannot be used; nothing is known about single partitions."""
 
+    def __str__(self) -> str:
+        """Give the sentence; the number stays in ``errno``."""
+        return self.strerror or super().__str__()
+
 
 class ChangedWhileWriting(ResilienceError):
     """The memory of a staged partition changed before it was written; nothing of it was committed."""
@@ -65,6 +69,10 @@ class LoadError(ResilienceError):
 
 class Unreachable(LoadError, OSError):
     """The copy could not be read here and now; it may be intact."""
+
+    def __str__(self) -> str:
+        """Give the sentence; the number stays in ``errno``."""
+        return self.strerror or super().__str__()
 
 
 class Damaged(LoadError):

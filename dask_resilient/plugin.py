@@ -171,16 +171,17 @@ class Resilience(SchedulerPlugin):
             "workers": watch.members.rows,
             "incidents": lambda: [incident.to_dict() for incident in watch.book.incidents],
             "checkpoints": watch.ledger.rows,
-            "status": self.status,
         }
         if method in rows:
             return rows[method]()
+        if method == "status":
+            return await self.status()
         if method == "complete":
             assert self._queue is not None
             return await self._queue.journal(self.run, "complete", {"completed": time()})
         raise ValueError(f"dask-resilient on the scheduler has no method {method!r}")
 
-    def status(self) -> dict[str, Any]:
+    async def status(self) -> dict[str, Any]:
         """Give what the report says besides the rows: is it protecting, with what, since when."""
         watch, queue = self._watch, self._queue
         assert watch is not None
@@ -189,8 +190,9 @@ class Resilience(SchedulerPlugin):
             "run": self.run,
             "store": self.settings.store,
             "survives": queue.store.describe() if queue.store is not None else "",
-            "store_reason": queue.reason,
+            "store_reason": await queue.state(),
             "recovery_off": watch.recovery_off,
+            "loads": dict(watch.copies.endings),
             "milestones": watch.ledger.summary(),
         }
 
@@ -205,7 +207,8 @@ class Resilience(SchedulerPlugin):
         """Hear of a loss before Dask works it off; the hook `remove_worker` comes after."""
         if topic != "all" or self._watch is None:
             return
-        if isinstance(msg, dict) and msg.get("action") == "remove-worker":  # users log whatever they like
+        # Users log whatever they like.
+        if isinstance(msg, dict) and msg.get("action") == "remove-worker" and "stimulus_id" in msg:
             self._watch.losing(msg)
 
     def add_worker(self, scheduler: Any, worker: str) -> None:  # noqa: ARG002

@@ -22,6 +22,12 @@ class Handle:
     def __init__(self, client: Any, *, enabled: bool = True) -> None:
         self._client = client
         self._enabled = enabled
+        self._left = False
+        """Whether this handle has uninstalled: asking a plugin that is not there makes Dask log a traceback."""
+
+    def __repr__(self) -> str:
+        """Say what it is a handle of."""
+        return f"<dask_resilient.Handle on {self._client.scheduler.address if self._client.scheduler else 'nothing'}>"
 
     def workers(self) -> Any:
         """Give a row a worker: ``worker, name, host, device, phase, health, reason, protected``."""
@@ -66,9 +72,11 @@ class Handle:
     async def _ask(self, method: str, **kwargs: Any) -> Any:
         if not self._enabled:
             return []
-        answer = await ask(self._client, method, **kwargs)
+        answer = None if self._left else await ask(self._client, method, **kwargs)
         if answer is None:
-            raise NotInstalledError("no dask-resilient plugin runs on this scheduler (any more)")
+            raise NotInstalledError(
+                "no dask-resilient plugin runs on this scheduler (any more): call dask_resilient.install(client) again"
+            )
         return [dict(row) for row in answer] if isinstance(answer, (list, tuple)) else answer
 
     async def _report(self) -> Report:
@@ -85,7 +93,9 @@ class Handle:
         if not self._enabled:
             return True
         try:
-            return bool(await self._ask("uninstall", wait=wait))
+            ended = bool(await self._ask("uninstall", wait=wait))
+            self._left = True
+            return ended
         except NotInstalledError:
             return True  # gone already: what was asked for is so
 

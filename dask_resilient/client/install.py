@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import warnings
 from collections.abc import Mapping
 from time import time
 from typing import Any
 
+from distributed import Client
+from distributed.protocol.pickle import dumps
 from distributed.versions import get_versions
 
 from dask_resilient.client.handle import Handle, ask
-from dask_resilient.errors import NotInstalledError, ResilienceWarning
-from dask_resilient.plugin import Resilience
+from dask_resilient.errors import NotInstalledError, ResilienceWarning, UnsupportedType
+from dask_resilient.plugin import NAME, Resilience
 from dask_resilient.scheduler.members import WAITING
+
+logger = logging.getLogger("dask_resilient")
 
 DISTRIBUTION = "dask-resilient"
 
@@ -48,16 +53,24 @@ def install(client: Any, store: str | os.PathLike[str] | None = None) -> Any:
         If the scheduler or a worker lacks this package; the message says who. Nothing was changed then.
     SettingError
         If a setting or `store` cannot work.
+    UnsupportedType
+        If `client` is no `distributed.Client` that is connected.
 
     Notes
     -----
     Installing again, also from another client, gives a handle of the plugin that is there. Where the store cannot be
     used, or a side cannot be set up, the job runs unprotected, with a `ResilienceWarning` that says why.
     """
+    _check(client)
     plugin = Resilience(store)
     if not plugin.settings.enabled:
         return client.sync(_disabled, client)
-    return client.sync(_install, client, plugin)
+    if client.asynchronous:
+        return _install_and_warn(client, plugin)
+    handle, texts = client.sync(_install, client, plugin)
+    for text in texts:
+        warnings.warn(text, ResilienceWarning, stacklevel=2)
+    return handle
 
 
 def connect(client: Any) -> Any:
@@ -67,8 +80,21 @@ def connect(client: Any) -> Any:
     ------
     NotInstalledError
         If none is.
+    UnsupportedType
+        If `client` is no `distributed.Client` that is connected.
     """
+    _check(client)
     return client.sync(_connect, client)
+
+
+def _check(client: Any) -> None:
+    if not isinstance(client, Client):
+        raise UnsupportedType(
+            f"a distributed.Client is needed, not an object of type {type(client).__name__}; "
+            "make one with distributed.Client(cluster)"
+        )
+    if client.status in ("closing", "closed"):
+        raise UnsupportedType(f"{client!r} is {client.status}: make a new distributed.Client")
 
 
 async def _disabled(client: Any) -> Handle:
@@ -76,17 +102,40 @@ async def _disabled(client: Any) -> Handle:
 
 
 async def _connect(client: Any) -> Handle:
-    handle = Handle(client)
-    if await ask(client, "status") is None:
-        address = client.scheduler.address if client.scheduler is not None else "?"
+    if not await _is_installed(client):
         raise NotInstalledError(
-            f"no dask-resilient plugin runs on the scheduler {address}: call dask_resilient.install(client) first"
+            f"no dask-resilient plugin runs on the scheduler {client.scheduler.address}: "
+            "call dask_resilient.install(client) first"
         )
+    await _reported(client)
+    return Handle(client)
+
+
+async def _is_installed(client: Any) -> bool:
+    """Look for the handler first: on an operation without one Dask logs a traceback."""
+    try:
+        found = await client.scheduler.run_function(function=dumps(_has_handler), args=dumps(()), kwargs=dumps({}))
+        if found.get("result") is False:
+            return False
+    except Exception:
+        logger.debug("cannot look for the handler", exc_info=True)
+    return await ask(client, "status") is not None
+
+
+def _has_handler(dask_scheduler: Any) -> bool:
+    return NAME in dask_scheduler.handlers
+
+
+async def _install_and_warn(client: Any, plugin: Resilience) -> Handle:
+    handle, texts = await _install(client, plugin)
+    for text in texts:
+        warnings.warn(text, ResilienceWarning, stacklevel=2)
     return handle
 
 
-async def _install(client: Any, plugin: Resilience) -> Handle:
-    await _compare_versions(client)
+async def _install(client: Any, plugin: Resilience) -> tuple[Handle, list[str]]:
+    """Install, and give the handle and what the user should be warned of."""
+    texts = await _compare_versions(client)
     try:
         await client.register_plugin(plugin)
     except ModuleNotFoundError as e:  # run from source here, and not there
@@ -94,9 +143,8 @@ async def _install(client: Any, plugin: Resilience) -> Handle:
     status = await ask(client, "status")
     if status is None:
         raise NotInstalledError("dask-resilient could not start on the scheduler: its log says why")
-    _warn(plugin, status)
     await _reported(client)
-    return Handle(client)
+    return Handle(client), texts + _warnings(plugin, status)
 
 
 async def _reported(client: Any) -> None:
@@ -109,11 +157,11 @@ async def _reported(client: Any) -> None:
         await asyncio.sleep(0.02)
 
 
-async def _compare_versions(client: Any) -> None:
+async def _compare_versions(client: Any) -> list[str]:
     """Say in one line who lacks the package, or has another version of it, before anything is changed."""
     mine = _version(await asyncio.to_thread(get_versions, [DISTRIBUTION]))
     if mine is None:
-        return  # not installed as a distribution even here (run from source): nothing to compare by
+        return []  # not installed as a distribution even here (run from source): nothing to compare by
     nodes = {"the scheduler": await client.scheduler.versions(packages=[DISTRIBUTION])}
     nodes |= await client.scheduler.broadcast(msg={"op": "versions", "packages": [DISTRIBUTION]}, on_error="ignore")
     found = {name: _version(node) for name, node in nodes.items() if isinstance(node, Mapping)}
@@ -122,9 +170,9 @@ async def _compare_versions(client: Any) -> None:
         text = f"dask-resilient {mine} is missing on {_some(lacking)}: install it there; nothing was changed"
         raise NotInstalledError(text)
     other = [f"{name} ({version})" for name, version in found.items() if version != mine]
-    if other:
-        text = f"this client has dask-resilient {mine}, another is on {_some(other)}: use one version everywhere"
-        warnings.warn(text, ResilienceWarning, stacklevel=2)
+    if not other:
+        return []
+    return [f"this client has dask-resilient {mine}, another is on {_some(other)}: use one version everywhere"]
 
 
 def _version(node: Mapping[str, Any]) -> str | None:
@@ -135,16 +183,18 @@ def _some(names: list[str]) -> str:
     return ", ".join(names[:SHOWN]) + (f" and {len(names) - SHOWN} more" if len(names) > SHOWN else "")
 
 
-def _warn(plugin: Resilience, status: Mapping[str, Any]) -> None:
-    if status["store_reason"]:
-        text = f"nothing is saved: {status['store_reason']}"
-    elif status["store"] != plugin.settings.store:
-        text = f"the plugin was installed before and keeps its store {status['store']!r}, not {plugin.settings.store!r}"
+def _warnings(plugin: Resilience, status: Mapping[str, Any]) -> list[str]:
+    texts = []
+    if status["store"] != plugin.settings.store:
+        texts.append(
+            f"a plugin is installed already and keeps its store {status['store']!r}, not {plugin.settings.store!r}; "
+            "call uninstall() on its handle first to change that"
+        )
     elif plugin.default_store:
-        text = (
+        texts.append(
             f"no store was given, so partitions go to {status['store']!r}: that survives the loss of a worker, not of "
             "this machine; give store= or set resilience.store to a path that every machine sees"
         )
-    else:
-        return
-    warnings.warn(text, ResilienceWarning, stacklevel=2)
+    if status["store_reason"]:
+        texts.append(f"nothing is saved: {status['store_reason']}")
+    return texts

@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
+from dask_resilient.scheduler.members import WAITING
+
 if TYPE_CHECKING:
     from rich.console import Console, ConsoleOptions, RenderableType
 
@@ -17,7 +19,7 @@ REASONS_SHOWN = 3
 WORKERS_SHOWN = 10
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class Report:
     """All rows of one moment. Printed as plain text, or with colours and tables where the terminal has them."""
 
@@ -35,7 +37,12 @@ class Report:
         """Say in whole sentences whether and against what the run is protected now."""
         if self.status.get("disabled"):
             return ["dask-resilient is switched off (resilience.enabled is false)."]
-        return [*_store(self.status), *_milestones(self.status, self.checkpoints), *_workers(self.workers)]
+        return [
+            *_store(self.status),
+            *_milestones(self.status, self.checkpoints),
+            *_loads(self.status),
+            *_workers(self.workers),
+        ]
 
     def losses(self) -> list[str]:
         """Say in a sentence an incident what was lost and how it came back."""
@@ -53,6 +60,8 @@ class Report:
         console.print(self)
         return out.getvalue().rstrip("\n")
 
+    __repr__ = __str__
+
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[RenderableType]:
         """Give rich the sections of the report."""
         from rich.text import Text
@@ -68,56 +77,46 @@ class Report:
             return
         for line in self.losses():
             yield Text("  " + line)
-        yield _table(self.incidents)
-
-
-def _table(incidents: Sequence[Row]) -> RenderableType:
-    from rich.table import Table
-
-    table = Table(box=None, padding=(0, 2), header_style="bold")
-    for name in ("id", "time", "worker", "lost", "reloaded", "recomputed", "seconds"):
-        table.add_column(name, justify="left" if name in ("time", "worker") else "right")
-    for row in incidents:
-        table.add_row(
-            str(row["id"]),
-            datetime.fromtimestamp(row["time"]).astimezone().strftime("%H:%M:%S"),
-            str(row["worker"]),
-            str(row["lost"]),
-            str(row["reloaded"]),
-            str(row["recomputed"]),
-            "under way" if row["seconds"] is None else f"{row['seconds']:.1f}",
-        )
-    return table
 
 
 def _store(status: Row) -> Iterator[str]:
     if status["store_reason"]:
-        yield f"NOT PROTECTED: nothing is saved: {status['store_reason']}."
+        yield f"NOT PROTECTED: the store cannot be used: {status['store_reason']}."
     else:
         yield f"Store {status['store']}: {status['survives']}."
     if status["recovery_off"]:
         yield f"Recovery is left to Dask: {status['recovery_off']}."
 
 
+def _loads(status: Row) -> Iterator[str]:
+    loads = status["loads"]
+    if loads.get("damaged"):
+        yield f"{loads['damaged']} loads met a damaged copy: not used, what they were for was recomputed."
+    if loads.get("foreign"):
+        yield f"{loads['foreign']} loads met a copy of something else: not used, what they were for was recomputed."
+    if loads.get("unreachable"):
+        yield f"{loads['unreachable']} loads could not reach their copy: tried elsewhere, or recomputed."
+
+
 def _milestones(status: Row, checkpoints: Sequence[Row]) -> Iterator[str]:
     if not status["milestones"]:
         yield "No milestone has been computed yet: mark one with dask_resilient.checkpoint(x, name)."
     for row in status["milestones"]:
-        known = row["durable"] + row["saving"] + row["lost"]
-        durable = f"{row['durable']} of {row['total']} partitions durable"
-        line = f"Milestone {row['name']!r}: {durable} ({size(row['nbytes'])})"
-        if row["saving"]:
-            line += f", {row['saving']} being saved"
-        if row["released"]:
-            line += f", {row['released_durable']} of {row['released']} released ones were durable"
-        if row["lost"]:
-            line += f", {row['lost']} NOT saved ({_reasons(row['name'], checkpoints)})"
-        if not known and row["released"]:
-            line = (
-                f"Milestone {row['name']!r}: all {row['released']} partitions are released, "
-                f"{row['released_durable']} were durable: computed anew when asked for again"
-            )
-        yield line + "."
+        yield f"Milestone {row['name']!r}: {'; '.join(_standing(row, checkpoints))}."
+
+
+def _standing(row: Row, checkpoints: Sequence[Row]) -> Iterator[str]:
+    """Say where the partitions of a milestone stand: those that Dask knows, then those that it has let go of."""
+    if row["durable"] + row["saving"] + row["lost"]:
+        yield f"{row['durable']} of {row['total']} partitions durable ({size(row['nbytes'])})"
+    if row["saving"]:
+        yield f"{row['saving']} being saved"
+    if row["lost"]:
+        yield f"{row['lost']} NOT saved"
+    if row["released"]:
+        yield f"{row['released']} no longer needed by anybody ({row['released_durable']} were durable)"
+    if row["lost"] or row["released"] > row["released_durable"]:
+        yield f"reasons: {_reasons(row['name'], checkpoints)}"
 
 
 def _reasons(name: str, checkpoints: Sequence[Row]) -> str:
@@ -128,11 +127,15 @@ def _reasons(name: str, checkpoints: Sequence[Row]) -> str:
 
 
 def _workers(workers: Sequence[Row]) -> Iterator[str]:
-    bad = [row for row in workers if not row["protected"]]
+    new = [row for row in workers if row["reason"] == WAITING]
+    bad = [row for row in workers if not row["protected"] and row["reason"] != WAITING]
+    good = len(workers) - len(new) - len(bad)
     if not workers:
         yield "No worker is connected."
-    elif not bad:
-        yield f"All {len(workers)} workers are protected."
+    if good:
+        yield "1 worker is protected." if good == 1 else f"{good} workers are protected."
+    if new:
+        yield f"{len(new)} have just joined and not reported yet."
     for row in bad[:WORKERS_SHOWN]:
         yield f"UNPROTECTED worker {row['worker']} ({row['name']}): {row['reason']}."
     if len(bad) > WORKERS_SHOWN:
@@ -142,11 +145,16 @@ def _workers(workers: Sequence[Row]) -> Iterator[str]:
 def _incident(row: Row) -> str:
     when = datetime.fromtimestamp(row["time"]).astimezone().strftime("%H:%M:%S")
     end = "not whole again yet" if row["seconds"] is None else f"whole again after {row['seconds']:.1f} s"
+    loaded, again = _count(row["reloaded"], "stored partition"), _count(row["recomputed"], "finished task")
     return (
         f"#{row['id']} {when} worker {row['worker']}: {row['cause']}. "
-        f"Lost {row['lost']} results ({size(row['nbytes'])}): "
-        f"{row['reloaded']} reloaded, {row['recomputed']} recomputed, {end}."
+        f"Lost {_count(row['lost'], 'result')} ({size(row['nbytes'])}); "
+        f"to be whole again {loaded} came back from the store and {again} ran again: {end}."
     )
+
+
+def _count(n: int, what: str) -> str:
+    return f"{n} {what}" if n == 1 else f"{n} {what}s"
 
 
 def size(nbytes: int) -> str:

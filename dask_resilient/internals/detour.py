@@ -47,6 +47,9 @@ class Host(Protocol):
     def loaders(self, key: object) -> set[str] | None:
         """Give the addresses of the workers that can load this key; None = every worker can."""
 
+    def expected(self) -> set[str]:
+        """Give the addresses of the workers that have just joined and will report in a moment, if ever."""
+
     def left(self, key: object, state: str, was: str, moved: bool) -> None:
         """Hear that a key is no detour any more, in which state, out of which; `moved` = only to enter again."""
 
@@ -105,7 +108,22 @@ class Detour:
         if ticket is None or is_internal(ts.run_spec):
             return None
         loaders = self.host.loaders(ts.key)
-        return ticket if loaders is None or loaders else None
+        return ticket if loaders is None or (loaders and self._can_run(ts, loaders)) else None
+
+    def _can_run(self, ts: TaskState, loaders: set[str]) -> bool:
+        """Say whether a load would find its resources, or would miss them where the task itself would not.
+
+        With the only worker that has the GPU out of reach of the store, the load would wait for ever.
+        """
+        if not ts.resource_restrictions:
+            return True
+        needs = ts.resource_restrictions.items()
+        having = {
+            address
+            for address, ws in self.scheduler.workers.items()
+            if all(ws.resources.get(name, 0) >= amount for name, amount in needs)
+        }
+        return not having or bool(having & (loaders | self.host.expected()))
 
     # -- entering ----------------------------------------------------------------------------------------------------
 
@@ -211,7 +229,9 @@ class Detour:
         for key, parked in self.parked.items():
             ts = parked.ts
             loaders = self.host.loaders(key)
-            if ts.worker_restrictions is not parked.ours or (loaders == parked.ours and loaders != set()):
+            if loaders and ts.state == "no-worker" and not self._can_run(ts, loaders):
+                moved.append(key)
+            elif ts.worker_restrictions is not parked.ours or (loaders == parked.ours and loaders != set()):
                 continue
             self._restrict(parked)
             # A queued load would go to any free worker, one in "no-worker" is not looked at again, and one that no

@@ -24,6 +24,12 @@ class Unlink:
         self._worker = worker
         self._original: Callable[..., Any] | None = None
         self._on = False
+        self.overtaken: set[Any] = set()
+        """Keys whose function still runs for an earlier run id than the worker has for them now.
+
+        Dask writes the new run id over the old one while the old function runs, and discards its result as stale: a
+        value staged by it must not pass for the new run's.
+        """
 
     def install(self) -> None:
         """Put the wrapper over the handler."""
@@ -38,6 +44,11 @@ class Unlink:
             self._worker.stream_handlers["compute-task"] = self._original
 
     def _compute_task(self, **msg: Any) -> Any:
+        ts = self._worker.state.tasks.get(msg["key"])
+        if ts is not None and (ts.state in _RUNNING or ts.previous in _RUNNING):
+            self.overtaken.add(msg["key"])
+        else:
+            self.overtaken.discard(msg["key"])
         if self._on:
             try:
                 self._unlink(msg)

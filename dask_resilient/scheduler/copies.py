@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections import Counter
 from collections.abc import Mapping
 from time import time
 from typing import TYPE_CHECKING, Any
@@ -25,6 +26,9 @@ class Copies:
 
     def __init__(self, watch: Watch) -> None:
         self._watch = watch
+        self.endings: Counter[str] = Counter()
+        """How the loads of this run ended."""
+        self._warned: set[str] = set()
         self._reader: dict[Any, tuple[str | None, str]] = {}
         """Who reads a suspect copy a second time, a worker, or None for the scheduler; and who read it first."""
 
@@ -52,6 +56,8 @@ class Copies:
                 entry.try_again()
         elif entry.suspect:
             # The save waits for the second read: intact = dropped, damaged = tombstone, then the next generation.
+            if entry.held is not None:
+                self._send(entry.held[0], "drop", attempt=entry.held[1])
             entry.held = (worker, msg["attempt"], int(msg["nbytes"]))
         else:
             self._grant(entry, worker, msg["attempt"], int(msg["nbytes"]))
@@ -60,7 +66,7 @@ class Copies:
         entry.state, entry.reason = SaveState.SAVING, ""
         entry.attempt, entry.worker, entry.nbytes = attempt, worker, nbytes
         place = Place(entry.milestone, entry.index, entry.generation, attempt)
-        self._send(worker, "write", attempt=attempt, place=place.to_dict())
+        self._send(worker, "write", key=entry.key, attempt=attempt, place=place.to_dict())
 
     def committed(self, worker: str, msg: Mapping[str, Any]) -> None:
         """Take in that a receipt is durable; a key that waits for its lineage is loaded instead."""
@@ -89,6 +95,11 @@ class Copies:
         entry.attempt, entry.worker = None, worker
         entry.state = SaveState.FAILED if msg["failed"] else SaveState.NOT_SAVED
         entry.reason = str(msg["reason"])
+        if entry.name not in self._warned:
+            # Once a milestone: with a plain `compute` its keys are gone before anybody can look at the rows.
+            self._warned.add(entry.name)
+            logger.warning("dask-resilient: a partition of %r is not saved: %s", entry.name, entry.reason)
+            self._watch.event("not-saved", name=entry.name, reason=entry.reason)
 
     def forget(self, key: Any) -> None:
         """Let go of a forgotten key; a save that has not begun is dropped."""
@@ -126,14 +137,18 @@ class Copies:
         if entry is None or entry.place is None or entry.place.attempt != msg["attempt"]:
             return
         ending = Ending(msg["ending"])
+        self.endings[str(ending)] += 1
         watch.event("load-ended", key=str(entry.key), worker=worker, ending=str(ending), reason=msg["reason"])
+        paused = watch.reloading.paused(time())
         watch.reloading = watch.reloading.after(ending, time())
         entry.reason = f"{ending} to {worker}: {msg['reason']}" if ending is Ending.UNREACHABLE else msg["reason"]
         if ending is Ending.UNREACHABLE:
             entry.avoid.add(worker)
-            if watch.reloading.paused(time()):
+            if not paused and watch.reloading.paused(time()):
                 logger.warning("dask-resilient: the store cannot be reached: reloading pauses, Dask recomputes")
                 watch.event("reloading-paused", reason=msg["reason"])
+                # Loads under way or waiting for a thread would each wait for the store as these three did.
+                watch.detour.poke(list(watch.detour.parked), "paused")
         elif ending is Ending.FOREIGN:
             entry.refuse(f"foreign: {msg['reason']}")
         elif ending is Ending.DAMAGED and not entry.suspect:

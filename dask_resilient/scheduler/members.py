@@ -76,8 +76,12 @@ class Members:
         able = {m.worker for m in self._members.values() if m.ready and m.worker not in avoid}
         if able:
             return None if len(able) == len(self._members) else able
-        expected = (m.reason == WAITING and now - m.joined < HOLD_SECONDS for m in self._members.values())
-        return set(NOBODY) if not self._members or any(expected) else set()
+        return set(NOBODY) if not self._members or self.expected(now) else set()
+
+    def expected(self, now: float) -> set[str]:
+        """Give the addresses of the workers that have just joined and not reported yet."""
+        new = (m for m in self._members.values() if m.reason == WAITING and now - m.joined < HOLD_SECONDS)
+        return {m.worker for m in new}
 
     def rows(self) -> list[dict[str, Any]]:
         """Give a row a worker."""

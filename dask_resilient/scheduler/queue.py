@@ -96,6 +96,15 @@ class StoreQueue:
         if self.store is None:
             logger.warning("dask-resilient: nothing is saved: %s", self.reason)
 
+    async def state(self) -> str:
+        """Say why the store cannot be used now, empty if it can."""
+        if self.store is None:
+            return self.reason
+        try:
+            return await self.ask(self.store.reachable)
+        except TimeoutError:
+            return f"{self.store.url!r} does not answer"
+
     async def journal(self, run: str, name: str, body: dict[str, Any]) -> bool:
         """Write an entry of a run's journal; says whether it is there. Never raises: it is advisory."""
         store = self.store

@@ -125,6 +125,10 @@ class Watch:
         entry = self.ledger.entries.get(key)
         return self.members.loaders(entry.avoid if entry is not None else set(), time())
 
+    def expected(self) -> set[str]:
+        """Give the workers that have just joined and not reported yet."""
+        return self.members.expected(time())
+
     def left(self, key: Any, state: str, was: str, moved: bool) -> None:
         """Count a load that brought the value, and one that did not."""
         entry = self.ledger.entries.get(key)
@@ -263,6 +267,7 @@ class Watch:
 
     def loaded(self, worker: str, msg: Mapping[str, Any]) -> None:  # noqa: ARG002
         """Hear that a load brought the value, and how long it took."""
+        self.copies.endings[str(Ending.GOOD)] += 1
         self.costs = self.costs.observe(int(msg["nbytes"]), float(msg["seconds"]))
         self.reloading = self.reloading.after(Ending.GOOD, time())
 

@@ -92,7 +92,7 @@ def open_store(
         raise
     except OSError as e:
         advice = "choose a directory that can be written"
-        raise StoreError(e.errno, f"{root!r} cannot be used as a store: {e}; {advice}") from e
+        raise StoreError(e.errno, f"{root!r} cannot be used as a store: {e.strerror or e}; {advice}") from e
 
 
 def _open(calls: Calls, root: str, token: str | None, *, create: bool) -> PosixStore:
@@ -165,7 +165,7 @@ def _try_out(calls: Calls, root: str) -> str:
         where, lost = f"shared file system ({kind})", "the loss of a worker and of this machine"
     else:
         where, lost = f"local path ({kind})", "the loss of a worker, not of this machine"
-    return f"{where} {root!r}; create-if-absent works; survives {lost}"
+    return f"{where}; create-if-absent works; survives {lost}"
 
 
 def _file_system(root: str) -> str:

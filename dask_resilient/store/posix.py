@@ -29,7 +29,7 @@ from dask_resilient.protocols import Payload, Staged
 from dask_resilient.store import array
 from dask_resilient.store.calls import Calls
 from dask_resilient.store.files import MAX_JSON, create_if_absent, exists, read_small, remove_attempt, write_files
-from dask_resilient.store.reading import read_partition
+from dask_resilient.store.reading import read_partition, read_token
 
 _NAME = re.compile(r"[0-9A-Za-z][0-9A-Za-z._-]{0,127}")
 
@@ -62,6 +62,11 @@ class PosixStore:
     def describe(self) -> str:
         """Say in one line where the store lies, and the loss of what it survives."""
         return self.survives
+
+    def reachable(self) -> str:
+        """Say why the store cannot be reached now, empty if it can."""
+        token = read_token(self._calls, self.url)
+        return "" if token == self.token else f"{self.url!r} cannot be reached, or another store lies there now"
 
     def write(self, place: Place, staged: Staged, facts: Mapping[str, Any]) -> Receipt:
         """Write the attempt, make it durable, then create its receipt.

@@ -77,17 +77,14 @@ class Saver:
         self._waited = 0.0
         self._failures = 0
         self._items: dict[str, Item] = {}
+        self.staged = 0
+        """Bytes that are staged now."""
         self._changed = threading.Condition()
         self._closing = False
         self.off: str | None = None
         """Why nothing is saved any more on this worker, None while it is."""
         self._thread = threading.Thread(target=self._run, name="dask-resilient-saver", daemon=True)
         self._thread.start()
-
-    @property
-    def staged(self) -> int:
-        """Bytes that are staged now."""
-        return sum(item.staged.nbytes for item in self._items.values())
 
     # -- called inside tasks -----------------------------------------------------------------------------------------
 
@@ -110,33 +107,42 @@ class Saver:
             if not taken:
                 return f"backlog: {self.staged:,} bytes are staged already and the writer did not catch up"
             self._items[item.attempt] = item
+            self.staged += nbytes
         return None
+
+    def _let_go(self, attempt: str) -> None:
+        """Take an attempt out; the lock is held."""
+        item = self._items.pop(attempt, None)
+        if item is not None:
+            self.staged -= item.staged.nbytes
+        self._changed.notify_all()
 
     # -- called on the worker's event loop ---------------------------------------------------------------------------
 
-    def grant(self, attempt: str, place: Place) -> None:
-        """Let an attempt be written."""
+    def grant(self, key: Any, attempt: str, place: Place) -> None:
+        """Let an attempt be written, or say that it was let go of before the scheduler had heard of it."""
         with self._changed:
             item = self._items.get(attempt)
             if item is not None:
                 item.place = place
                 self._changed.notify_all()
+                return
+        reason = "let go of before its turn: memory was short"
+        self._send({"kind": "not-saved", "key": key, "attempt": attempt, "reason": reason, "failed": False})
 
     def drop(self, attempt: str) -> None:
         """Let go of an attempt that nobody wants, unless it is being written."""
         with self._changed:
             item = self._items.get(attempt)
             if item is not None and item.begun is None:
-                del self._items[attempt]
-                self._changed.notify_all()
+                self._let_go(attempt)
 
     def shed(self, reason: str) -> None:
         """Let go of everything that is not being written."""
         with self._changed:
             gone = [item for item in self._items.values() if item.begun is None]
             for item in gone:
-                del self._items[item.attempt]
-            self._changed.notify_all()
+                self._let_go(item.attempt)
         for item in gone:
             self._not_saved(item, reason)
 
@@ -184,8 +190,7 @@ class Saver:
                 self._write(item)
             finally:
                 with self._changed:
-                    self._items.pop(item.attempt, None)
-                    self._changed.notify_all()
+                    self._let_go(item.attempt)
             # The loop variable must not keep the last partition alive while the thread waits for the next one.
             del item
 

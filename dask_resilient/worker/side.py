@@ -28,6 +28,9 @@ from dask_resilient.worker.saver import Item, Saver
 logger = logging.getLogger("dask_resilient")
 
 OP = "resilience"
+OPEN_SECONDS = 5.0
+"""Longest that the first task of a worker waits for the store to be opened."""
+
 CHECK_MS = 500
 """Milliseconds between looks at memory and at a write that hangs."""
 
@@ -57,6 +60,7 @@ class Side:
         self._unlink = Unlink(worker)
         self._check: Any = None
         self._token = token
+        self._opened = threading.Event()
 
     # -- life --------------------------------------------------------------------------------------------------------
 
@@ -67,6 +71,12 @@ class Side:
 
     def open(self) -> None:
         """Open the store; a failure leaves this worker unprotected, with the reason. Blocks: not for the event loop."""
+        try:
+            self._open()
+        finally:
+            self._opened.set()
+
+    def _open(self) -> None:
         try:
             if self._token is None:
                 raise StoreError("the scheduler cannot use the store")
@@ -133,7 +143,7 @@ class Side:
         elif self.saver is None:
             return
         elif do == "write":
-            self.saver.grant(msg["attempt"], Place.from_dict(msg["place"]))
+            self.saver.grant(msg["key"], msg["attempt"], Place.from_dict(msg["place"]))
         elif do == "drop":
             self.saver.drop(msg["attempt"])
 
@@ -166,14 +176,21 @@ class Side:
 
     def _who(self, key: Any, ticket: Mapping[str, Any]) -> dict[str, Any]:
         task = self.worker.state.tasks.get(key)
+        # In this order: a run that is overtaken just now gives its own id, or none.
+        run_id = task.run_id if task is not None else None
+        if key in self._unlink.overtaken:
+            run_id = None
         return {
             "key": key,
             "name": ticket["name"],
             "npartitions": ticket["npartitions"],
-            "run_id": task.run_id if task is not None else None,
+            "run_id": run_id,
         }
 
     def _save(self, value: Any, ticket: Mapping[str, Any], key: Any, begin: float) -> str | None:
+        if not self._opened.wait(OPEN_SECONDS):
+            self.reason = f"the store did not answer within {OPEN_SECONDS:g} s"
+            self._opened.set()  # one wait is enough
         if self.saver is None:
             return f"this worker is unprotected: {self.reason}"
         if self.saver.off is not None:

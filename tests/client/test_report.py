@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from dask_resilient.client.report import Report, size
+from dask_resilient.scheduler.members import WAITING
 
 STATUS: dict[str, Any] = {
     "run": "r",
@@ -14,6 +15,7 @@ STATUS: dict[str, Any] = {
     "survives": "local path; survives the loss of a worker, not of this machine",
     "store_reason": "",
     "recovery_off": "",
+    "loads": {},
     "milestones": [],
 }
 WORKER = {"worker": "tcp://a", "name": "0", "reason": "", "protected": True}
@@ -49,16 +51,22 @@ def report(*, milestones: list[Any] = (), workers: list[Any] = (WORKER,), **rows
     [
         ({}, "No milestone has been computed yet"),
         ({"milestones": [milestone(durable=16, nbytes=1 << 20)]}, "'clean': 16 of 16 partitions durable (1.0 MiB)."),
-        ({"milestones": [milestone(durable=3, saving=13)]}, "3 of 16 partitions durable (0 B), 13 being saved."),
-        ({"milestones": [milestone(released=16, released_durable=15)]}, "all 16 partitions are released, 15 were"),
-        ({}, "All 1 workers are protected."),
+        ({"milestones": [milestone(durable=3, saving=13)]}, "3 of 16 partitions durable (0 B); 13 being saved."),
+        ({"milestones": [milestone(released=16, released_durable=16)]}, "16 no longer needed by anybody (16 were"),
+        ({}, "1 worker is protected."),
+        ({"workers": [WORKER, WORKER]}, "2 workers are protected."),
+        ({"workers": [{**WORKER, "protected": False, "reason": WAITING}]}, "1 have just joined and not reported yet."),
+        ({"status": {"loads": {"good": 3, "damaged": 2}}}, "2 loads met a damaged copy: not used"),
+        ({"status": {"loads": {"unreachable": 2}}}, "2 loads could not reach their copy"),
+        ({"status": {"loads": {"foreign": 2}}}, "2 loads met a copy of something else"),
         ({"workers": []}, "No worker is connected."),
         ({"workers": [{**WORKER, "protected": False, "reason": "another"}]}, "UNPROTECTED worker tcp://a (0): another"),
         ({}, "survives the loss of a worker, not of this machine"),
-        ({"status": {"store_reason": "no space"}}, "NOT PROTECTED: nothing is saved: no space."),
+        ({"status": {"store_reason": "no space"}}, "NOT PROTECTED: the store cannot be used: no space."),
         ({"status": {"recovery_off": "unknown Dask"}}, "Recovery is left to Dask: unknown Dask."),
         ({}, "no worker was lost"),
-        ({"incidents": [LOSS]}, "Lost 10 results (2.0 KiB): 8 reloaded, 2 recomputed, whole again after 1.2 s."),
+        ({"incidents": [LOSS]}, "Lost 10 results (2.0 KiB); to be whole again 8 stored partitions came back from"),
+        ({"incidents": [LOSS]}, "and 2 finished tasks ran again: whole again after 1.2 s."),
         ({"incidents": [{**LOSS, "seconds": None}]}, "not whole again yet"),
     ],
 )
@@ -73,6 +81,13 @@ def test_reasons_for_what_is_not_saved_are_named_once_each() -> None:
     text = report(milestones=[milestone(lost=5)], checkpoints=rows)
     assert text.count("column 'x' has dtype object") == 1
     assert "5 NOT saved" in text
+
+
+def test_reasons_of_partitions_that_are_released_already_are_named_too() -> None:
+    """With a plain `compute` nobody ever sees them while they are known."""
+    rows = [{"name": "clean", "state": "not saved", "reason": "no codec for builtins.list"}]
+    text = report(milestones=[milestone(released=4, released_durable=0)], checkpoints=rows)
+    assert "(0 were durable); reasons: no codec for builtins.list." in text
 
 
 def test_a_report_of_a_disabled_plugin_says_so() -> None:

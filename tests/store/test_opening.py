@@ -167,7 +167,7 @@ def test_describe_says_what_it_survives(tmp_path, monkeypatch):
     """A local path is not said to survive its machine; a shared file system is."""
     store = open_store(tmp_path, create=True)
     assert re.fullmatch(
-        r"local path \(\w+\) '.*'; create-if-absent works; survives the loss of a worker, not of this machine",
+        r"local path \(\w+\); create-if-absent works; survives the loss of a worker, not of this machine",
         store.describe(),
     )
     monkeypatch.setattr(opening, "_file_system", lambda root: "lustre")

@@ -101,7 +101,7 @@ def test_what_is_granted_is_written_and_reported(world: World) -> None:
     """Nothing is written before the scheduler has given it a place."""
     assert world.saver.queue(item("a")) is None
     assert world.store.begun == 0
-    world.saver.grant("a", PLACE)
+    world.saver.grant("key", "a", PLACE)
     wait_until(lambda: world.kinds() == ["committed"])
     assert (world.said[0]["attempt"], world.said[0]["nbytes"], world.said[0]["stored_nbytes"]) == ("a", 400, 404)
     wait_until(lambda: world.saver.staged == 0)
@@ -123,7 +123,7 @@ def test_a_task_that_may_wait_goes_on_as_soon_as_there_is_room(world: World) -> 
     answers: list[str | None] = []
     thread = threading.Thread(target=lambda: answers.append(world.saver.queue(item("b", 200))))
     thread.start()
-    world.saver.grant("a", PLACE)
+    world.saver.grant("key", "a", PLACE)
     thread.join(10)
     assert answers == [None]
 
@@ -139,7 +139,7 @@ def test_staged_bytes_go_first_when_memory_is_short(world: World) -> None:
     world.store.gate.clear()
     world.saver.queue(item("a"))
     world.saver.queue(item("b"))
-    world.saver.grant("a", PLACE)
+    world.saver.grant("key", "a", PLACE)
     wait_until(lambda: world.store.begun == 1)
     world.saver.shed("the worker passed its memory target")
     assert world.saver.staged == 400
@@ -163,7 +163,7 @@ def test_what_was_written_is_let_go_of(world: World) -> None:
     alive = weakref.ref(queued.staged.chunks[0][0])
     world.saver.queue(queued)
     del queued
-    world.saver.grant("a", PLACE)
+    world.saver.grant("key", "a", PLACE)
     wait_until(lambda: alive() is None, what="the memory is free")
 
 
@@ -182,7 +182,7 @@ def test_a_write_that_fails_is_reported_with_its_reason(
     world.store.ends = [error]
     for attempt in "ab":
         world.saver.queue(item(attempt))
-        world.saver.grant(attempt, PLACE)
+        world.saver.grant("key", attempt, PLACE)
     wait_until(lambda: len(world.said) == 2)
     assert world.said[0]["reason"].startswith(reason)
     assert world.said[0]["failed"] is failed
@@ -198,7 +198,7 @@ def test_the_winner_of_a_race_is_used(world: World) -> None:
     world.store.ends = [FileExistsError()]
     world.store.first = first_receipt("k")
     world.saver.queue(item("second"))
-    world.saver.grant("second", PLACE)
+    world.saver.grant("key", "second", PLACE)
     wait_until(lambda: world.kinds() == ["committed"])
     assert (world.said[0]["attempt"], world.said[0]["stored_attempt"]) == ("second", "first")
 
@@ -209,7 +209,7 @@ def test_a_receipt_that_is_not_ours_is_not_used(world: World, first: Receipt | N
     world.store.ends = [FileExistsError()]
     world.store.first = first
     world.saver.queue(item("second"))
-    world.saver.grant("second", PLACE)
+    world.saver.grant("key", "second", PLACE)
     wait_until(lambda: world.kinds() == ["not-saved"])
     assert "no receipt of this partition" in world.reasons()[0]
 
@@ -223,7 +223,7 @@ def test_saving_switches_itself_off_with_one_warning(
     for n in range(writes):
         assert world.saver.off is None
         world.saver.queue(item(str(n)))
-        world.saver.grant(str(n), PLACE)
+        world.saver.grant("key", str(n), PLACE)
         wait_until(lambda n=n: len(world.reasons()) == n + 1)
     wait_until(lambda: "saving-off" in world.kinds())
     reason = world.saver.queue(item("later"))
@@ -237,7 +237,7 @@ def test_a_write_that_hangs_switches_saving_off_and_frees_what_waits(world: Worl
     world.store.gate.clear()
     for attempt in "ab":
         world.saver.queue(item(attempt))
-        world.saver.grant(attempt, PLACE)
+        world.saver.grant("key", attempt, PLACE)
     wait_until(lambda: world.store.begun == 1)
     world.clock.now = 59
     world.saver.check()
@@ -255,3 +255,9 @@ def test_closing_takes_nothing_more(world: World) -> None:
     world.saver.close()
     assert world.reasons() == ["the plugin has left"]
     assert world.saver.queue(item("b")) == "the plugin is leaving"
+
+
+def test_a_grant_for_what_was_let_go_of_is_answered(world: World) -> None:
+    """Else the scheduler would wait for that save for ever."""
+    world.saver.grant("key", "gone", PLACE)
+    assert world.reasons() == ["let go of before its turn: memory was short"]
