@@ -94,10 +94,10 @@ class Handle:
             return True
         try:
             ended = bool(await self._ask("uninstall", wait=wait))
-            self._left = True
-            return ended
         except NotInstalledError:
-            return True  # gone already: what was asked for is so
+            ended = True  # gone already: what was asked for is so
+        self._left = True
+        return ended
 
     # -- leaving -----------------------------------------------------------------------------------------------------
 

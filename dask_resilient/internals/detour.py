@@ -231,7 +231,8 @@ class Detour:
             loaders = self.host.loaders(key)
             if loaders and ts.state == "no-worker" and not self._can_run(ts, loaders):
                 moved.append(key)
-            elif ts.worker_restrictions is not parked.ours or (loaders == parked.ours and loaders != set()):
+                continue
+            if ts.worker_restrictions is not parked.ours or (loaders == parked.ours and loaders != set()):
                 continue
             self._restrict(parked)
             # A queued load would go to any free worker, one in "no-worker" is not looked at again, and one that no

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from types import SimpleNamespace
 from typing import Any
 
@@ -210,3 +211,34 @@ async def test_installed_again_after_uninstall(x: Cluster) -> None:
     await x.lose(x.holder("K"))
     await x.right(CHAIN, k)
     assert x.world.ran("K") == 2
+
+
+@cluster_test(workers=1, threads=1)
+async def test_an_overtaken_run_is_not_saved_as_the_new_one(x: Cluster) -> None:
+    """K is forgotten while its old function ends, and comes again with another: only the new value is stored."""
+    go, first = threading.Event(), []
+
+    def marked(key: str) -> bool:
+        if key != "K":
+            return False
+        if not first:
+            first.append(key)
+            go.wait(15)  # the old value is made, its save has not begun
+        return True
+
+    x.world.marked = marked
+    k, _d = x.persist(CHAIN, "K", "D")
+    await until(lambda: first)
+    k.release()
+    await until(lambda: "K" not in x.scheduler.tasks)
+    x.world.other = 1
+    (k,) = x.persist(CHAIN, "K")
+    await until(lambda: "K" in x.scheduler.tasks)
+    await x.told("K")
+    go.set()
+    new = await x.value(k)
+    await x.durable("K")
+    x.drop("K")
+    await until(lambda: x.world.loaded("K"))
+    await until(lambda: x.task("K").state == "memory")
+    assert await x.value(k) == new

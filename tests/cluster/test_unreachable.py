@@ -90,3 +90,17 @@ async def test_a_late_ending_of_an_older_copy_changes_nothing(x: Cluster) -> Non
     assert x.watch.ledger.entries["K"].usable
     assert not x.events("load-ended")
     await x.right(CHAIN, k)
+
+
+@cluster_test()
+async def test_a_load_does_not_wait_for_a_resource_that_no_loader_has(x: Cluster) -> None:
+    """The GPU's worker cannot reach the copy, the others have no GPU: recomputed there, not waited for ever."""
+    gpu = await x.join(ready=True, resources={"R": 1})
+    x.mark("K")
+    (k,) = x.persist(CHAIN, "K", resources=lambda key: {"R": 1} if key == "K" else None)
+    await x.done(k)
+    await x.durable("K")
+    x.watch.ledger.entries["K"].avoid.add(gpu.address)
+    x.scheduler.transitions({"K": "released"}, "test-lost")
+    await x.right(CHAIN, k)
+    assert x.world.counts()["K"] == 2
