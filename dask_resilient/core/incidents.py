@@ -6,6 +6,7 @@ are still wanted, and then every released ancestor that has to run again for one
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Hashable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
@@ -65,13 +66,13 @@ class Incident:
     settled: bool = False
     """Whether Dask has worked off the loss: until then the lost keys have not been asked for yet."""
 
-    def to_dict(self) -> dict[str, Any]:
-        """Give the row, plain types only."""
+    def to_dict(self, shown: int = KEYS_SHOWN) -> dict[str, Any]:
+        """Give the row, plain types only; keys become text here, since at the loss every millisecond counts."""
         names = (
             *("id", "kind", "time", "worker", "device", "cause"),
             *("lost", "reloaded", "recomputed", "nbytes", "seconds"),
         )
-        return {**{name: getattr(self, name) for name in names}, "keys": list(self.keys)}
+        return {**{name: getattr(self, name) for name in names}, "keys": sorted(map(str, self.keys[:shown]))}
 
 
 class Book:
@@ -100,7 +101,6 @@ class Book:
         interrupted
             Keys that were assigned to the worker.
         """
-        shown = sorted(map(str, list(sizes)[:KEYS_SHOWN]))
         incident = Incident(
             id=self._next,
             kind="loss",
@@ -110,7 +110,7 @@ class Book:
             cause=why,
             lost=len(sizes),
             nbytes=sum(sizes.values()),
-            keys=shown,
+            keys=list(itertools.islice(sizes, KEYS_SHOWN)),
             seeds=set(sizes),
             interrupted=set(interrupted),
         )

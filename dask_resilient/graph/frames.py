@@ -23,7 +23,7 @@ class Checkpoint(Expr):
     """A milestone in an expression tree: the same partitions, meta and divisions, one node a partition.
 
     It is not blockwise, so neither side is fused with it, and it has no rule by which a projection or a filter could
-    move below it: one stored copy serves every later use.
+    move below it: all of what was marked is stored.
     """
 
     _parameters = ["frame", "label", "version", "keep"]  # noqa: RUF012  the form that Dask's own expressions have

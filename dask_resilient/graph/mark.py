@@ -31,7 +31,8 @@ def checkpoint(x: T, name: str, *, version: str | int | None = None, keep: bool 
     warning.
 
     What stands below a milestone is optimised by itself and what stands above by itself: projections and filters do not
-    pass it, since one stored copy serves every later use. Select columns and rows first.
+    pass it: all of what was marked is computed and stored. Select columns and rows first, and hold the result (persist
+    it): a stored copy is used as long as the scheduler knows its key.
 
     Not to be confused with ``dask.graph_manipulation.checkpoint``, which is a barrier and stores nothing.
 

@@ -30,6 +30,9 @@ logger = logging.getLogger("dask_resilient")
 
 TOPIC = "resilience"
 
+EVENT_KEYS = 20
+"""Keys that an event names; the rows of `incidents()` name more."""
+
 
 class Watch:
     """Watches one scheduler.
@@ -190,7 +193,7 @@ class Watch:
         incident = self.book.lost(time(), address, member.device if member else "", why, sizes, running)
         for key in scattered:
             incident.seeds.discard(key)
-        self.event("loss", **_few_keys(incident.to_dict()))
+        self.event("loss", **incident.to_dict(EVENT_KEYS))
 
     def removed(self, address: str) -> None:
         """Take in that a worker is gone and its loss is worked off."""
@@ -219,7 +222,7 @@ class Watch:
 
     def _closed(self, incidents: Iterable[Incident]) -> None:
         for incident in incidents:
-            self.event("whole-again", **_few_keys(incident.to_dict()))
+            self.event("whole-again", **incident.to_dict(EVENT_KEYS))
 
     def _member(self, address: str) -> Member | None:
         """Give a worker that sends a message; one that joined while the plugin was being registered had no hook."""
@@ -290,7 +293,3 @@ class _Lineage:
             return True
         entry = self._ledger.entries.get(key.key)
         return entry is not None and entry.usable
-
-
-def _few_keys(row: dict[str, Any]) -> dict[str, Any]:
-    return {**row, "keys": row["keys"][:20]}

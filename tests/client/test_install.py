@@ -15,7 +15,10 @@ import dask_resilient as dr
 @pytest.fixture
 def client() -> Iterator[Client]:
     """A client of a small cluster in this process."""
-    with LocalCluster(n_workers=1, threads_per_worker=1, processes=False) as cluster, Client(cluster) as client:
+    with (
+        LocalCluster(n_workers=1, threads_per_worker=1, processes=False) as cluster,
+        Client(cluster, set_as_default=False) as client,
+    ):
         yield client
 
 

@@ -7,6 +7,7 @@ from distributed import wait
 
 from tests.processes.jobs import Job
 from tests.processes.table import ROWS, Stand
+from tests.support.waiting import wait_until
 
 
 def arrange(job, stand):
@@ -46,4 +47,7 @@ def test_event(x, row, monkeypatch):
     job.right()
     most = len(row.reloaded.of(job)) + job.first_lost
     assert sum(incident["reloaded"] for incident in x.incidents()) == most
-    assert len(x.tombstones()) == len(row.tombstones.of(job))
+    # The second read that writes them may still be under way.
+    expected_tombstones = len(row.tombstones.of(job))
+    wait_until(lambda: len(x.tombstones()) >= expected_tombstones, what="tombstones")
+    assert len(x.tombstones()) == expected_tombstones

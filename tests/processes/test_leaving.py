@@ -139,7 +139,7 @@ def test_an_asynchronous_client(x):
                 rows = await res.workers()
                 assert len(rows) == x.n
                 assert (await res.incidents(), await res.checkpoints()) == ([], [])
-                assert "All 3 workers are protected" in str(await res.report())
+                assert "3 workers are protected" in str(await res.report())
                 again = await dr.connect(client)
                 assert len(await again.workers()) == x.n
                 assert await res.complete()
@@ -157,7 +157,7 @@ def test_two_clients(x):
         dr.connect(x.client)
     first = x.install()
     with Client(x.cluster, set_as_default=False) as client:
-        with pytest.warns(ResilienceWarning, match="installed before and keeps its store") as caught:
+        with pytest.warns(ResilienceWarning, match="installed already and keeps its store") as caught:
             second = dr.install(client, store=x.where / "other")
         assert len(caught) == 1
         connected = dr.connect(client)
