@@ -8,8 +8,6 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
-from dask_resilient.scheduler.members import WAITING
-
 if TYPE_CHECKING:
     from rich.console import Console, ConsoleOptions, RenderableType
 
@@ -127,15 +125,12 @@ def _reasons(name: str, checkpoints: Sequence[Row]) -> str:
 
 
 def _workers(workers: Sequence[Row]) -> Iterator[str]:
-    new = [row for row in workers if row["reason"] == WAITING]
-    bad = [row for row in workers if not row["protected"] and row["reason"] != WAITING]
-    good = len(workers) - len(new) - len(bad)
+    bad = [row for row in workers if not row["protected"]]
+    good = len(workers) - len(bad)
     if not workers:
         yield "No worker is connected."
     if good:
         yield "1 worker is protected." if good == 1 else f"{good} workers are protected."
-    if new:
-        yield f"{len(new)} have just joined and not reported yet."
     for row in bad[:WORKERS_SHOWN]:
         yield f"UNPROTECTED worker {row['worker']} ({row['name']}): {row['reason']}."
     if len(bad) > WORKERS_SHOWN:

@@ -100,12 +100,14 @@ class Detour:
         """Give the ticket of a key that should enter now."""
         if not self.on or ts.key in self.parked or ts.run_spec is None or ts.actor:
             return None
+        ticket = self.host.ticket(ts)
+        if ticket is None:
+            return None  # first, since it is so for almost every key
         if not self.host.alive():
             # `unregister_scheduler_plugin` only deletes the entry and calls nothing: found out here.
             self.on = False
             return None
-        ticket = self.host.ticket(ts)
-        if ticket is None or is_internal(ts.run_spec):
+        if is_internal(ts.run_spec):
             return None
         loaders = self.host.loaders(ts.key)
         return ticket if loaders is None or (loaders and self._can_run(ts, loaders)) else None

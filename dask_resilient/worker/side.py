@@ -28,7 +28,7 @@ from dask_resilient.worker.saver import Item, Saver
 logger = logging.getLogger("dask_resilient")
 
 OP = "resilience"
-OPEN_SECONDS = 5.0
+OPEN_SECONDS = 2.0
 """Longest that the first task of a worker waits for the store to be opened."""
 
 CHECK_MS = 500

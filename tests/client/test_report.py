@@ -55,7 +55,10 @@ def report(*, milestones: list[Any] = (), workers: list[Any] = (WORKER,), **rows
         ({"milestones": [milestone(released=16, released_durable=16)]}, "16 no longer needed by anybody (16 were"),
         ({}, "1 worker is protected."),
         ({"workers": [WORKER, WORKER]}, "2 workers are protected."),
-        ({"workers": [{**WORKER, "protected": False, "reason": WAITING}]}, "1 have just joined and not reported yet."),
+        (
+            {"workers": [{**WORKER, "protected": False, "reason": WAITING}]},
+            "UNPROTECTED worker tcp://a (0): has not reported yet.",
+        ),
         ({"status": {"loads": {"good": 3, "damaged": 2}}}, "2 loads met a damaged copy: not used"),
         ({"status": {"loads": {"unreachable": 2}}}, "2 loads could not reach their copy"),
         ({"status": {"loads": {"foreign": 2}}}, "2 loads met a copy of something else"),

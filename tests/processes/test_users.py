@@ -9,9 +9,9 @@ import pytest
 from distributed import Client, wait
 
 import dask_resilient as dr
-import dask_resilient.plugin as plugin_module
 from dask_resilient.errors import ResilienceWarning
 from dask_resilient.plugin import NAME, Resilience
+from dask_resilient.scheduler import queue as queue_module
 from tests.processes.jobs import Job
 
 EVENLY = {"workers": 2, "distributed.scheduler.worker-saturation": "inf"}
@@ -149,7 +149,7 @@ def test_a_store_that_cannot_be_used(x, where):
 def test_a_store_that_does_not_answer_the_scheduler(x, monkeypatch):
     """Installing gives up on it after a few seconds, and the job runs unprotected."""
     answer = threading.Event()
-    monkeypatch.setattr(plugin_module, "open_store", lambda *args, **kwargs: answer.wait(60))
+    monkeypatch.setattr(queue_module, "open_store", lambda *args, **kwargs: answer.wait(60))
     begun = time.monotonic()
     with pytest.warns(ResilienceWarning, match="did not answer within 5 s"):
         x.install()
