@@ -50,7 +50,7 @@ class Member:
 
 
 class Members:
-    """All workers of the cluster, and the lost ones that incidents still name."""
+    """All workers that are connected."""
 
     def __init__(self) -> None:
         self._members: dict[str, Member] = {}
@@ -86,10 +86,6 @@ class Members:
     def rows(self) -> list[dict[str, Any]]:
         """Give a row a worker."""
         return [member.to_dict() for member in self._members.values()]
-
-    def unprotected(self) -> list[Member]:
-        """Give the workers whose results are not saved."""
-        return [member for member in self._members.values() if not member.protected]
 
     def second_reader(self, first: str) -> str | None:
         """Give a worker to read what `first` found damaged: on another host if there is one, None if nobody is left."""

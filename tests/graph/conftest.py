@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import gc
-import time
 
 import dask
 import pytest
 from distributed import Client
 
 from dask_resilient import tasks
+from tests.support.waiting import wait_until
 
 
 @pytest.fixture(autouse=True)
@@ -34,10 +34,11 @@ def client(shared_client):
     """A cluster without the plugin, idle when the test begins and current while it runs."""
     gc.collect()
     states = shared_client.cluster.scheduler.tasks
-    deadline = time.monotonic() + 30
     # Dask itself may leave a task behind as "released", wanted by nobody, if its graph is let go while it runs.
-    while busy := [ts for ts in list(states.values()) if ts.who_wants or ts.state != "released"]:
-        assert time.monotonic() < deadline, f"still at work for an earlier test: {busy}"
-        time.sleep(0.01)
+    wait_until(
+        lambda: not any(ts.who_wants or ts.state != "released" for ts in list(states.values())),
+        seconds=30,
+        what="earlier tests are worked off",
+    )
     with shared_client.as_current():
         yield shared_client
