@@ -19,9 +19,10 @@ from distributed.diagnostics.plugin import SchedulerPlugin
 from dask_resilient import config
 from dask_resilient.config import Settings
 from dask_resilient.scheduler.queue import StoreQueue
+from dask_resilient.scheduler.sides import Sides
 from dask_resilient.scheduler.watch import Watch
 from dask_resilient.store import resolve
-from dask_resilient.worker.bootstrap import ResilienceWorker, dumps
+from dask_resilient.worker.bootstrap import ResilienceNanny, ResilienceWorker, dumps
 
 logger = logging.getLogger("dask_resilient")
 
@@ -59,6 +60,7 @@ class Resilience(SchedulerPlugin):
         self.run = ""
         self._watch: Watch | None = None
         self._queue: StoreQueue | None = None
+        self._sides: Sides | None = None
         self._scheduler: Any = None
         self._seen = False
         self._undoing: asyncio.Future[None] | None = None
@@ -80,9 +82,8 @@ class Resilience(SchedulerPlugin):
             self._watch.start()
             token = await self._open_store()
             worker = dumps(ResilienceWorker(self.settings.to_dict(), self.run, token))
-            scheduler.worker_plugins[NAME] = worker
-            # As `register_worker_plugin`, but a worker that dies just now must not leave all others unprotected.
-            await scheduler.broadcast(msg={"op": "plugin-add", "plugin": worker, "name": NAME}, on_error="return")
+            self._sides = Sides(scheduler, NAME)
+            await self._sides.add(worker, dumps(ResilienceNanny()))
             self._watch.registered()
         except Exception:
             logger.exception("dask-resilient: could not start; the computation goes on unprotected")
@@ -98,6 +99,9 @@ class Resilience(SchedulerPlugin):
             if other._undoing is not None or not other._alive():
                 await other._undo()
             elif other._up.is_set():
+                # Where somebody insists (``idempotent=False``), Dask puts this one into the first's place in a moment,
+                # and tells nobody: leaving before anything was asked found one that is registered and never started.
+                scheduler.loop.add_callback(other._alive)
                 return True
             else:
                 await other._up.wait()
@@ -146,6 +150,7 @@ class Resilience(SchedulerPlugin):
             return
         handlers = {
             "hello": watch.hello,
+            "device": watch.device,
             "failed": watch.failed,
             "saving-off": watch.saving_off,
             "staged": watch.copies.staged,
@@ -273,9 +278,8 @@ class Resilience(SchedulerPlugin):
         if scheduler.stream_handlers.get(NAME) == self._message:
             # Messages may still be on their way: an op without handler would close the worker's connection.
             scheduler.stream_handlers[NAME] = _ignore
-        if scheduler.worker_plugins.pop(NAME, None) is not None:
-            # As `unregister_worker_plugin`, but a worker that dies at this moment must not stop the rest.
-            await scheduler.broadcast(msg={"op": "plugin-remove", "name": NAME}, on_error="return")
+        if self._sides is not None:
+            await self._sides.remove()
         if self._queue is not None:
             self._queue.close()
         # Last, since an instance that is registered meanwhile waits until this name is free.

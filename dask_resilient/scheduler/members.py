@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -28,11 +29,19 @@ class Member:
     reason: str = WAITING
     joined: float = 0.0
     """UNIX seconds."""
+    gpu: str = ""
+    """UUID of the GPU that is this worker's own."""
+    gpu_name: str = ""
 
     @property
     def device(self) -> str:
-        """What it computes on; a CPU worker is its own device."""
-        return f"host:{self.host}/{self.name}"
+        """What it computes on: a GPU by its UUID, the same under any address, port or name; else the worker itself."""
+        return self.gpu or f"host:{self.host}/{self.name}"
+
+    def identify(self, device: Mapping[str, Any]) -> None:
+        """Take in which GPU the worker sees."""
+        self.gpu_name = str(device["name"])
+        self.gpu = str(device["uuid"]) if device["own"] else ""
 
     def to_dict(self) -> dict[str, Any]:
         """Give the row, plain types only."""
@@ -41,6 +50,7 @@ class Member:
             "name": self.name,
             "host": self.host,
             "device": self.device,
+            "gpu": self.gpu_name,
             "phase": "active",
             # No probe has read this device: unknown is neither healthy nor unhealthy.
             "health": "unknown",

@@ -22,6 +22,7 @@ from dask_resilient.internals.rows import Rows
 from dask_resilient.internals.versions import unsupported
 from dask_resilient.scheduler.copies import Copies
 from dask_resilient.scheduler.ledger import Ledger
+from dask_resilient.scheduler.lineage import SchedulerLineage
 from dask_resilient.scheduler.members import HOLD_SECONDS, Member, Members
 from dask_resilient.scheduler.queue import StoreQueue
 from dask_resilient.tasks import load
@@ -118,7 +119,7 @@ class Watch:
             return None
         if self.reloading.paused(time()):
             return None
-        if not should_reload(ts, entry.nbytes, _Lineage(self.ledger), self.costs):
+        if not should_reload(ts, entry.nbytes, SchedulerLineage(self.ledger), self.costs):
             return None
         assert entry.place is not None
         return {"dask_key": ts.key, "key": digest(repr(ts.key)), "place": entry.place.to_dict()}
@@ -209,6 +210,10 @@ class Watch:
 
     def _joined(self, address: str, ws: Any) -> None:
         self.members.add(address, ws.name, ws.host, time())
+        # A worker with our preload says at once which device it has; of others a message tells that.
+        device = ws.extra.get("resilience")
+        if device is not None:
+            self.device(address, device)
         # Loads that are held for this worker are given up if it has not reported by then.
         self.scheduler.loop.call_later(HOLD_SECONDS, self.detour.renew)
 
@@ -249,6 +254,12 @@ class Watch:
         # Where every worker was lost, the next one finds keys that could not be loaded when they were asked for.
         self.detour.reconsider(list(self.ledger.entries), "loader")
 
+    def device(self, worker: str, msg: Mapping[str, Any]) -> None:
+        """Hear which GPU a worker computes on."""
+        member = self._member(worker)
+        if member is not None:
+            member.identify(msg)
+
     def failed(self, worker: str, msg: Mapping[str, Any]) -> None:
         """Hear that a worker's side could not be set up: it gets no loads and saves nothing."""
         member = self._member(worker)
@@ -273,23 +284,3 @@ class Watch:
         self.copies.endings[str(Ending.GOOD)] += 1
         self.costs = self.costs.observe(int(msg["nbytes"]), float(msg["seconds"]))
         self.reloading = self.reloading.after(Ending.GOOD, time())
-
-
-class _Lineage:
-    """The scheduler's graph for the decision; keys are `TaskState` objects."""
-
-    def __init__(self, ledger: Ledger) -> None:
-        self._ledger = ledger
-
-    def parents(self, key: Any) -> Iterable[Any]:
-        return key.dependencies  # type: ignore[no-any-return]
-
-    def seconds(self, key: Any) -> float | None:
-        average = key.prefix.duration_average
-        return None if average < 0 else average
-
-    def available(self, key: Any) -> bool:
-        if key.who_has:
-            return True
-        entry = self._ledger.entries.get(key.key)
-        return entry is not None and entry.usable

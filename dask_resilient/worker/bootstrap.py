@@ -1,14 +1,15 @@
-"""The worker plugin that the scheduler hands to every worker, also to those that join or restart later.
+"""The plugins that the scheduler hands to every worker and nanny, also to those that join or restart later.
 
-It is pickled by value (`dumps`), so that it unpickles on a worker without this package: a plugin that does not unpickle
-would keep such a worker from joining at all. For the same reason nothing of the package is imported outside `setup`.
+They are pickled by value (`dumps`), so that they unpickle on a worker without this package: a plugin that does not
+unpickle would keep such a worker from joining at all. For the same reason nothing of the package is imported outside
+`setup`.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
-from distributed.diagnostics.plugin import WorkerPlugin
+from distributed.diagnostics.plugin import NannyPlugin, WorkerPlugin
 
 
 class ResilienceWorker(WorkerPlugin):
@@ -70,8 +71,33 @@ class ResilienceWorker(WorkerPlugin):
             side.stop()
 
 
-def dumps(plugin: ResilienceWorker) -> bytes:
-    """Pickle the plugin by value."""
+class ResilienceNanny(NannyPlugin):
+    """Takes NVML off the nanny's event loop, from where a call that hangs would keep it from restarting its worker."""
+
+    name = "resilience"
+    restart = False
+
+    def __init__(self) -> None:
+        self._undo: Any = None
+
+    def setup(self, nanny: Any) -> None:
+        """Put the stand-in; a nanny without the package, or where that fails, goes on as it was."""
+        import contextlib
+
+        with contextlib.suppress(Exception):
+            from dask_resilient.internals.nvml import off_loop
+
+            self._undo = off_loop(nanny, None)
+
+    def teardown(self, nanny: Any) -> None:  # noqa: ARG002
+        """Take the stand-in away."""
+        undo, self._undo = self._undo, None
+        if undo is not None:
+            undo()
+
+
+def dumps(plugin: WorkerPlugin | NannyPlugin) -> bytes:
+    """Pickle a plugin of this module by value."""
     import sys
 
     import cloudpickle

@@ -9,18 +9,20 @@ from __future__ import annotations
 import logging
 import socket
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from time import perf_counter, time
 from typing import Any
 from uuid import uuid4
 
 from dask_resilient import partitions
 from dask_resilient.config import Settings
-from dask_resilient.core.manifest import Place, digest
+from dask_resilient.core.manifest import Place, Receipt, digest
 from dask_resilient.core.outcome import Declined, Ending
 from dask_resilient.errors import StoreError, Unreachable
+from dask_resilient.internals.nvml import off_loop
 from dask_resilient.internals.unlink import Unlink
-from dask_resilient.protocols import PartitionStore
+from dask_resilient.probes import device as probes
+from dask_resilient.protocols import PartitionStore, Payload
 from dask_resilient.store import open_store
 from dask_resilient.store.guarded import ending_of, verify_and_revoke, within
 from dask_resilient.worker.saver import Item, Saver
@@ -58,6 +60,8 @@ class Side:
         self.store: PartitionStore | None = None
         self.reason = "its store is not open yet"
         self._unlink = Unlink(worker)
+        self._gauge: probes.Gauge | None = None
+        self._nvml_back: Callable[[], None] = lambda: None
         self._check: Any = None
         self._token = token
         self._opened = threading.Event()
@@ -68,6 +72,18 @@ class Side:
         """Install the intrusions; `open` and `hello` follow off the loop."""
         self._unlink.install()
         self.worker.stream_handlers[OP] = self._handle
+        try:
+            self._watch_device()
+        except Exception:
+            logger.exception("dask-resilient: the GPU of this worker cannot be watched; Dask's own ways go on")
+
+    def _watch_device(self) -> None:
+        """Have the worker's GPU read by a probe process, where Dask sees one, and tell the scheduler which it is."""
+        if self.worker.monitor.gpu_name is None:
+            return
+        self._gauge = probes.acquire()
+        self._nvml_back = off_loop(self.worker, self._gauge)
+        self._gauge.tell(lambda device: self.send({"kind": "device", **device.to_dict()}))
 
     def open(self) -> None:
         """Open the store; a failure leaves this worker unprotected, with the reason. Blocks: not for the event loop."""
@@ -117,6 +133,9 @@ class Side:
     def stop(self) -> None:
         """Undo every intrusion on this worker and end its thread."""
         self._unlink.undo()
+        self._nvml_back()
+        if self._gauge is not None:
+            probes.release()
         if self.worker.stream_handlers.get(OP) == self._handle:
             # Messages may still be on their way: an op without handler would close the scheduler's connection.
             self.worker.stream_handlers[OP] = _ignore
@@ -215,7 +234,7 @@ class Side:
             "key": digest(repr(key)),
             "run": self.run,
             "producer": {
-                "device": f"host:{host}/{self.worker.name}",
+                "device": self._device(host),
                 "host": host,
                 "worker": self.worker.address,
                 "staged": now,
@@ -224,13 +243,20 @@ class Side:
             "seconds": {"stage": perf_counter() - begin},
         }
 
+    def _device(self, host: str) -> str:
+        device = self._gauge.device if self._gauge is not None else None
+        return device.uuid if device is not None and device.own else f"host:{host}/{self.worker.name}"
+
     def load(self, ticket: Mapping[str, Any]) -> Any:
         """Give a stored value back, or report how it ended and raise `Reschedule`: never an error of the user's."""
         from distributed.exceptions import Reschedule
 
         begin = perf_counter()
         try:
-            value, nbytes = self._bounded(ticket)
+            receipt, payload = self._bounded(ticket)
+            # Here and not in the thread that reads: device values come back on the device that is current in this one.
+            value = partitions.restore(receipt.codec, receipt.schema, payload)
+            nbytes = receipt.nbytes
         except BaseException as e:
             ending = ending_of(e)
             self._ended(ticket, ending, str(e) or repr(e))
@@ -250,13 +276,12 @@ class Side:
             }
         )
 
-    def _read(self, ticket: Mapping[str, Any]) -> tuple[Any, int]:
+    def _read(self, ticket: Mapping[str, Any]) -> tuple[Receipt, Payload]:
         if self.store is None:
             raise Unreachable(f"this worker has no store: {self.reason}")
-        receipt, payload = self.store.read(Place.from_dict(ticket["place"]), ticket["key"])
-        return partitions.restore(receipt.codec, receipt.schema, payload), receipt.nbytes
+        return self.store.read(Place.from_dict(ticket["place"]), ticket["key"])
 
-    def _bounded(self, ticket: Mapping[str, Any]) -> tuple[Any, int]:
+    def _bounded(self, ticket: Mapping[str, Any]) -> tuple[Receipt, Payload]:
         """Read in a thread of its own: a store that hangs must not hold the task for ever."""
         timeout = self.settings.recover_timeout
         return within(timeout, lambda: self._read(ticket))

@@ -72,20 +72,24 @@ class Processes:
         """Whether a worker is gone for good: the next test needs another cluster."""
         self.config = {**CONFIG, CONTROL: str(self.control), **(config or {})}
         with dask.config.set(self.config):
-            self.cluster = LocalCluster(
-                n_workers=workers,
-                threads_per_worker=threads,
-                processes=True,
-                host="127.0.0.1",
-                dashboard_address=":0",
-                silence_logs=False,
-                preload=["tests.processes.preload"],
-                memory_limit="2 GiB",
-            )
+            self.cluster = self.make(workers, threads)
             self.client = Client(self.cluster)
         self.scheduler = self.cluster.scheduler
         self.where = directory
         self.handle: Any = None
+
+    def make(self, workers: int, threads: int) -> Any:
+        """Start the cluster."""
+        return LocalCluster(
+            n_workers=workers,
+            threads_per_worker=threads,
+            processes=True,
+            host="127.0.0.1",
+            dashboard_address=":0",
+            silence_logs=False,
+            preload=["tests.processes.preload"],
+            memory_limit="2 GiB",
+        )
 
     # -- one test ----------------------------------------------------------------------------------------------------
 

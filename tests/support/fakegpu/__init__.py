@@ -44,6 +44,17 @@ def load(libraries: Path) -> ctypes.CDLL:
     return cuda
 
 
+def forget_nvml() -> None:
+    """Let Dask look anew in this process whether there are GPUs."""
+    from distributed.diagnostics import nvml
+    from distributed.worker import DEFAULT_METRICS, DEFAULT_STARTUP_INFORMATION
+
+    if nvml.pynvml is not None:
+        nvml.NVML_STATE, nvml.NVML_OWNER_PID = nvml.NVMLState.UNINITIALIZED, None
+    DEFAULT_METRICS.pop("gpu", None)
+    DEFAULT_STARTUP_INFORMATION.pop("gpu", None)
+
+
 def uuid(index: int) -> str:
     """Give the UUID of a fake GPU."""
     return f"GPU-fa4e0000-0000-0000-0000-{index:012x}"

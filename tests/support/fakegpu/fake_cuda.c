@@ -8,6 +8,7 @@
  *   gpuN.cuda.FN=CODE    that function on that GPU
  *   gpuN.cuda_hang=S     sleep S seconds, or until the line leaves the file, then go on
  *
+ * FAKE_CUDA_ORDER=1,0    CUDA's order of the devices by their index in NVML, as on hosts where the two differ
  * FAKE_CUDA_LAZY=1       asynchronous copies and sets happen only when their stream, or the context, is synchronised: what
  *                        reads device memory too early reads what was there before, as on a real device
  * FAKE_CUDA_CALLLOG=FILE a line "pid function bytes" a memory or synchronisation call
@@ -43,12 +44,14 @@ static int ndev(void) {
     for (; *v; v++) n += *v == ',';
     return n;
 }
+static int nth(const char *v, int i) { while (i-- && (v = strchr(v, ','))) v++; return v ? atoi(v) : -1; }
+static int ordered(int i) { const char *o = getenv("FAKE_CUDA_ORDER"); return o ? nth(o, i) : i; }
 static int phys(int i) {
     const char *v = getenv("CUDA_VISIBLE_DEVICES");
-    if (!v) return i;
+    if (!v) return ordered(i);
     while (i-- && (v = strchr(v, ','))) v++;
     if (!v) return -1;
-    if (strncmp(v, "GPU-", 4)) return atoi(v);
+    if (strncmp(v, "GPU-", 4)) return ordered(atoi(v));
     const char *d = v, *e = strchr(v, ',');
     for (const char *p = v; *p && p != e; p++) if (*p == '-') d = p;
     return (int)strtol(d + 1, NULL, 16);

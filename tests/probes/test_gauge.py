@@ -1,0 +1,203 @@
+"""The probe process and its gauge: which device a process has, what was read last, and what a hung NVML does to it."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import math
+import os
+import signal
+import subprocess
+import sys
+import threading
+
+import psutil
+import pytest
+
+from dask_resilient.probes import device
+from dask_resilient.probes.device import COMMAND, Gauge
+from tests.support import fakegpu
+from tests.support.waiting import wait_until
+
+
+@pytest.fixture
+def start():
+    """Start gauges that are stopped at the end; no process and no thread is left over."""
+    gauges = []
+
+    def start(**kwargs):
+        gauges.append(Gauge(**{"silence": 1.0, "first_delay": 0.05, **kwargs}))
+        gauges[-1].start()
+        return gauges[-1]
+
+    before = {p.pid for p in psutil.Process().children()}
+    yield start
+    for gauge in gauges:
+        gauge.stop()
+    wait_until(lambda: not [t for t in threading.enumerate() if t.name == "dask-resilient-gauge"])
+    wait_until(lambda: not {p.pid for p in psutil.Process().children()} - before)
+
+
+def say(*lines, then="sys.stdin.read()"):
+    """Give the command of a probe process that says some lines."""
+    code = f"import sys, os, time\nfor line in {lines!r}: print(line, flush=True)\n{then}"
+    return [sys.executable, "-c", code]
+
+
+DEVICE = json.dumps({"uuid": "GPU-1", "name": "A", "memory": 80, "own": True})
+READING = json.dumps({"utilization": 7, "used": 5})
+
+# -- on the real pynvml ------------------------------------------------------------------------------------------------
+
+VISIBLE = {
+    "index": ("1,0", {}, 1),
+    "uuid": (fakegpu.uuid(1), {}, 1),
+    "none set": (None, {}, 0),
+    "CUDA counts in another order than NVML": ("0,1", {"FAKE_CUDA_ORDER": "1,0"}, 1),
+}
+
+
+@pytest.mark.parametrize(("visible", "environment", "index"), VISIBLE.values(), ids=VISIBLE)
+def test_device_is_the_first_that_cuda_shows(visible, environment, index, gpus, start, monkeypatch):
+    """Under an index, a UUID, and where CUDA's order is not NVML's; without a list it is not the process's own."""
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    for name, value in {"CUDA_VISIBLE_DEVICES": visible, **environment}.items():
+        if value is not None:
+            monkeypatch.setenv(name, value)
+    gpus.gpu(index, util_gpu=37, mem_used=123)
+    gauge = start()
+    found = gauge.wait(10)
+    assert found is not None
+    assert (found.uuid, found.memory, found.own) == (fakegpu.uuid(index), 80 * fakegpu.GIB, visible is not None)
+    wait_until(lambda: gauge.real_time() == {"utilization": 37, "memory-used": 123})
+
+
+def test_empty_list_of_devices_means_none(gpus, start, monkeypatch):
+    """And the reason says so; nothing is tried again."""
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    gauge = start()
+    assert gauge.wait(10) is None
+    assert gauge.reason == "CUDA_VISIBLE_DEVICES is empty"
+    wait_until(lambda: not gauge._thread.is_alive())
+
+
+def test_no_driver_means_none(gpus, start):
+    """NVML's own words are the reason."""
+    gpus.set(return__nvmlInitWithFlags=9)
+    gauge = start()
+    assert gauge.wait(10) is None
+    assert "Driver Not Loaded" in gauge.reason
+
+
+def test_no_pynvml_means_none(start):
+    """A worker without it has no device that anybody could watch."""
+    gauge = start(command=[sys.executable, "-S", *COMMAND[1:]])
+    assert gauge.wait(10) is None
+    assert gauge.reason == "pynvml is not installed"
+
+
+def test_hang_makes_the_state_unknown_and_ends(gpus, start):
+    """The device stays known, its state does not; when NVML answers again, so does the gauge."""
+    gauge = start()
+    assert gauge.wait(10)
+    gpus.gpu(0, hang__nvmlDeviceGetUtilizationRates=60)
+    wait_until(lambda: "hangs" in gauge.reason)
+    wait_until(lambda: math.isnan(gauge.real_time()["memory-used"]))
+    assert gauge.device is not None
+    gpus.gpu(0, hang__nvmlDeviceGetUtilizationRates=None, util_gpu=9)
+    wait_until(lambda: gauge.real_time()["utilization"] == 9)
+    assert gauge.reason == ""
+
+
+def test_hang_at_the_start_is_waited_for_a_bounded_time(gpus, start):
+    """Whoever waits for the device gets nothing, in time; it is told as soon as it is known."""
+    gpus.set(hang__nvmlInitWithFlags=60)
+    gauge = start()
+    told = []
+    gauge.tell(told.append)
+    assert gauge.wait(0.3) is None
+    gpus.set(hang__nvmlInitWithFlags=None)
+    wait_until(lambda: told)
+    assert told == [gauge.device]
+
+
+def test_lost_device_is_unknown_with_nvmls_words_and_comes_back(gpus, start):
+    """An error of one reading ends nothing."""
+    gauge = start()
+    assert gauge.wait(10)
+    process = gauge._process
+    gpus.gpu(0, **{"return": 15})
+    wait_until(lambda: gauge.reason == "NVML: GPU is lost")
+    gpus.gpu(0, **{"return": None})
+    wait_until(lambda: gauge.reason == "")
+    assert gauge._process is process
+
+
+def test_probe_process_ends_with_its_parent(gpus):
+    """Also where that is killed while NVML hangs."""
+    code = (
+        "from dask_resilient.probes import device\ngauge = device.acquire()\nassert gauge.wait(10)\n"
+        "print(gauge._process.pid, flush=True)\nimport time\ntime.sleep(60)"
+    )
+    parent = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
+    child = psutil.Process(int(parent.stdout.readline()))
+    gpus.gpu(0, hang=60)
+    os.kill(parent.pid, signal.SIGKILL)
+    parent.communicate()
+    wait_until(lambda: not child.is_running() or child.status() == psutil.STATUS_ZOMBIE)
+
+
+# -- whatever the probe process does -----------------------------------------------------------------------------------
+
+
+def test_silent_process_is_replaced_with_growing_delay(start, tmp_path):
+    """Each one that says nothing is killed; the next comes later and later."""
+    log = tmp_path / "log"
+    code = f"import time\nopen({str(log)!r}, 'a').write(f'{{time.monotonic()}}\\n')\ntime.sleep(60)"
+    start(command=[sys.executable, "-c", code], silence=0.3, first_delay=0.2)
+    wait_until(lambda: log.exists() and len(log.read_text().splitlines()) >= 4)
+    times = [float(line) for line in log.read_text().splitlines()]
+    gaps = [b - a for a, b in itertools.pairwise(times)]
+    assert gaps[1] - gaps[0] > 0.2
+    assert gaps[2] - gaps[1] > 0.4
+
+
+@pytest.mark.parametrize(
+    ("command", "reason"),
+    [
+        (say(then="os._exit(3)"), "ended"),
+        (say("no JSON"), "cannot be started"),
+        (["/no/such/program"], "cannot be started"),
+        (say(DEVICE, json.dumps({"error": "lost"})), "NVML: lost"),
+    ],
+    ids=["ends", "talks nonsense", "is not there", "tells of an error"],
+)
+def test_whatever_it_does_the_state_is_unknown_with_the_reason(command, reason, start):
+    """And nothing is raised."""
+    gauge = start(command=command)
+    wait_until(lambda: reason in gauge.reason)
+    assert gauge.real_time()["utilization"] is None
+
+
+def test_old_reading_is_not_the_present_state(start, monkeypatch):
+    """What was read last is unknown again when it is older than a few seconds."""
+    gauge = start(command=say(DEVICE, READING))
+    wait_until(lambda: gauge.real_time() == {"utilization": 7, "memory-used": 5})
+    monkeypatch.setattr(device, "STALE", 0.0)
+    assert math.isnan(gauge.real_time()["memory-used"])
+
+
+def test_one_gauge_serves_all_of_a_process(monkeypatch):
+    """It stops with the last of them, and whoever comes later gets a new one."""
+    monkeypatch.setattr(device.Gauge.__init__, "__defaults__", (say(DEVICE, READING), 5.0, 1.0))
+    first, second = device.acquire(), device.acquire()
+    assert first is second
+    device.release()
+    assert first._thread.is_alive()
+    assert not first._stop.is_set()
+    device.release()
+    wait_until(lambda: not first._thread.is_alive())
+    third = device.acquire()
+    assert third is not first
+    device.release()
+    wait_until(lambda: not third._thread.is_alive())
