@@ -87,6 +87,7 @@ class Resilience(SchedulerPlugin):
             self._watch.registered()
         except Exception:
             logger.exception("dask-resilient: could not start; the computation goes on unprotected")
+            self._up.set()
             await self._undo()
         finally:
             # Whoever waits for this goes on after Dask has put this instance into its table.
@@ -220,6 +221,8 @@ class Resilience(SchedulerPlugin):
         """Pass on; see `Watch.added`."""
         if self._watch is not None:
             self._watch.added(worker)
+        if self._sides is not None:
+            self._sides.joined(worker)
 
     def remove_worker(self, scheduler: Any, worker: str, **kwargs: Any) -> None:  # noqa: ARG002
         """Pass on; see `Watch.removed`."""
@@ -269,6 +272,8 @@ class Resilience(SchedulerPlugin):
         await asyncio.shield(self._undoing)
 
     async def _take_apart(self) -> None:
+        # One that still starts would hand its sides to the workers behind their removal.
+        await self._up.wait()
         scheduler, watch = self._scheduler, self._watch
         self._watch = None
         if watch is not None:

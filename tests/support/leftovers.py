@@ -9,6 +9,7 @@ from typing import Any
 
 import psutil
 
+from dask_resilient.internals import nvml
 from dask_resilient.plugin import NAME
 
 
@@ -53,4 +54,6 @@ def leftovers(dask_worker: Any) -> list[str]:
         left.append("the stream handler")
     if "Unlink" in getattr(dask_worker.stream_handlers["compute-task"], "__qualname__", ""):
         left.append("the wrapped handler")
+    if nvml._stand_in:
+        left.append("the stand-in for NVML")
     return left

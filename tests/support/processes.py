@@ -18,6 +18,7 @@ import dask
 from distributed import Client, LocalCluster
 
 import dask_resilient as dr
+from dask_resilient.internals import nvml
 from dask_resilient.plugin import NAME
 from dask_resilient.scheduler.members import WAITING
 from tests.processes.preload import CONTROL, order
@@ -288,6 +289,7 @@ class Processes:
         assert NAME not in scheduler.worker_plugins
         assert "_TRANSITIONS_TABLE" not in scheduler.__dict__
         assert "_generate_taskstates" not in scheduler.__dict__
+        assert not nvml._stand_in
         wait_until(lambda: not threads(), 10, f"every thread ends: {threads()}")
 
     def close(self) -> None:

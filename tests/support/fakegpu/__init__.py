@@ -82,6 +82,11 @@ class Control:
         paths = [str(libraries), *filter(None, [os.environ.get("LD_LIBRARY_PATH")])]
         return {"LD_LIBRARY_PATH": os.pathsep.join(paths), "FAKE_NVML_FILE": str(self.path)}
 
+    def clear(self) -> None:
+        """Take every key but the number of GPUs out."""
+        self._keys = {"count": self._keys["count"]}
+        self._write()
+
     def set(self, **keys: Any) -> None:
         """Set keys of the whole library, ``__`` for a dot; None takes one out."""
         self._update({key.replace("__", "."): value for key, value in keys.items()})
