@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import socket
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from time import perf_counter, time
 from typing import Any
 from uuid import uuid4
@@ -19,12 +19,12 @@ from dask_resilient.config import Settings
 from dask_resilient.core.manifest import Place, Receipt, digest
 from dask_resilient.core.outcome import Declined, Ending
 from dask_resilient.errors import StoreError, Unreachable
-from dask_resilient.internals.nvml import off_loop
+from dask_resilient.internals.device_data import ask_for_room
 from dask_resilient.internals.unlink import Unlink
-from dask_resilient.probes import device as probes
 from dask_resilient.protocols import PartitionStore, Payload
 from dask_resilient.store import open_store
 from dask_resilient.store.guarded import ending_of, verify_and_revoke, within
+from dask_resilient.worker.gpu import Gpu
 from dask_resilient.worker.saver import Item, Saver
 
 logger = logging.getLogger("dask_resilient")
@@ -32,6 +32,9 @@ logger = logging.getLogger("dask_resilient")
 OP = "resilience"
 OPEN_SECONDS = 2.0
 """Longest that the first task of a worker waits for the store to be opened."""
+
+ROOM_SECONDS = 5.0
+"""Longest that a load waits for device memory to be made free; it then goes on, as any task would."""
 
 CHECK_MS = 500
 """Milliseconds between looks at memory and at a write that hangs."""
@@ -60,8 +63,7 @@ class Side:
         self.store: PartitionStore | None = None
         self.reason = "its store is not open yet"
         self._unlink = Unlink(worker)
-        self._gauge: probes.Gauge | None = None
-        self._nvml_back: Callable[[], None] = lambda: None
+        self._gpu = Gpu(worker, self.send)
         self._check: Any = None
         self._token = token
         self._opened = threading.Event()
@@ -72,18 +74,7 @@ class Side:
         """Install the intrusions; `open` and `hello` follow off the loop."""
         self._unlink.install()
         self.worker.stream_handlers[OP] = self._handle
-        try:
-            self._watch_device()
-        except Exception:
-            logger.exception("dask-resilient: the GPU of this worker cannot be watched; Dask's own ways go on")
-
-    def _watch_device(self) -> None:
-        """Have the worker's GPU read by a probe process, where Dask sees one, and tell the scheduler which it is."""
-        if self.worker.monitor.gpu_name is None:
-            return
-        self._gauge = probes.acquire()
-        self._nvml_back = off_loop(self.worker, self._gauge)
-        self._gauge.tell(lambda device: self.send({"kind": "device", **device.to_dict()}))
+        self._gpu.start()
 
     def open(self) -> None:
         """Open the store; a failure leaves this worker unprotected, with the reason. Blocks: not for the event loop."""
@@ -133,9 +124,7 @@ class Side:
     def stop(self) -> None:
         """Undo every intrusion on this worker and end its thread."""
         self._unlink.undo()
-        self._nvml_back()
-        if self._gauge is not None:
-            probes.release()
+        self._gpu.stop()
         if self.worker.stream_handlers.get(OP) == self._handle:
             # Messages may still be on their way: an op without handler would close the scheduler's connection.
             self.worker.stream_handlers[OP] = _ignore
@@ -234,7 +223,7 @@ class Side:
             "key": digest(repr(key)),
             "run": self.run,
             "producer": {
-                "device": self._device(host),
+                "device": self._gpu.uuid() or f"host:{host}/{self.worker.name}",
                 "host": host,
                 "worker": self.worker.address,
                 "staged": now,
@@ -243,20 +232,19 @@ class Side:
             "seconds": {"stage": perf_counter() - begin},
         }
 
-    def _device(self, host: str) -> str:
-        device = self._gauge.device if self._gauge is not None else None
-        return device.uuid if device is not None and device.own else f"host:{host}/{self.worker.name}"
-
     def load(self, ticket: Mapping[str, Any]) -> Any:
         """Give a stored value back, or report how it ended and raise `Reschedule`: never an error of the user's."""
         from distributed.exceptions import Reschedule
 
         begin = perf_counter()
+        self.send({"kind": "loading", "key": ticket["dask_key"], "attempt": ticket["place"]["attempt"]})
         try:
             receipt, payload = self._bounded(ticket)
+            nbytes = receipt.nbytes
+            if receipt.codec in partitions.DEVICE_CODECS:
+                ask_for_room(self.worker, nbytes, ROOM_SECONDS)
             # Here and not in the thread that reads: device values come back on the device that is current in this one.
             value = partitions.restore(receipt.codec, receipt.schema, payload)
-            nbytes = receipt.nbytes
         except BaseException as e:
             ending = ending_of(e)
             self._ended(ticket, ending, str(e) or repr(e))
