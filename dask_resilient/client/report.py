@@ -140,9 +140,10 @@ def _workers(workers: Sequence[Row]) -> Iterator[str]:
 def _incident(row: Row) -> str:
     when = datetime.fromtimestamp(row["time"]).astimezone().strftime("%H:%M:%S")
     end = "not whole again yet" if row["seconds"] is None else f"whole again after {row['seconds']:.1f} s"
+    gpu = f" on {row['device']}" if row["device"].startswith(("GPU-", "MIG-")) else ""
     loaded, again = _count(row["reloaded"], "stored partition"), _count(row["recomputed"], "finished task")
     return (
-        f"#{row['id']} {when} worker {row['worker']}: {row['cause']}. "
+        f"#{row['id']} {when} worker {row['worker']}{gpu}: {row['cause']}. "
         f"Lost {_count(row['lost'], 'result')} ({size(row['nbytes'])}); "
         f"to be whole again {loaded} came back from the store and {again} ran again: {end}."
     )

@@ -68,6 +68,7 @@ def report(*, milestones: list[Any] = (), workers: list[Any] = (WORKER,), **rows
         ({"status": {"store_reason": "no space"}}, "NOT PROTECTED: the store cannot be used: no space."),
         ({"status": {"recovery_off": "unknown Dask"}}, "Recovery is left to Dask: unknown Dask."),
         ({}, "no worker was lost"),
+        ({"incidents": [{**LOSS, "device": "GPU-1"}]}, "worker tcp://a on GPU-1: killed."),
         ({"incidents": [LOSS]}, "Lost 10 results (2.0 KiB); to be whole again 8 stored partitions came back from"),
         ({"incidents": [LOSS]}, "and 2 finished tasks ran again: whole again after 1.2 s."),
         ({"incidents": [{**LOSS, "seconds": None}]}, "not whole again yet"),
