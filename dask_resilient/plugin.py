@@ -157,6 +157,7 @@ class Resilience(SchedulerPlugin):
             "staged": watch.copies.staged,
             "committed": watch.copies.committed,
             "not-saved": watch.copies.not_saved,
+            "loading": watch.copies.loading,
             "loaded": watch.loaded,
             "load-ended": watch.copies.load_ended,
             "verified": watch.copies.verified,

@@ -26,6 +26,11 @@ SMALL = 1_000_000
 ATTEMPTS = 3
 """Loads of one key that may end badly before it is recomputed: a copy that kills its workers costs three of them."""
 
+UNBEGUN = 0.1
+"""Share of an attempt that a load counts whose worker was lost before it said that it had begun the load. Workers that
+die together, with their host, each take along what was given to them in the meantime, and no copy is to blame. More
+than nothing, since a copy might kill so fast that nobody hears of the beginning."""
+
 STREAK = 3
 """Loads that may be unreachable one after the other before reloading pauses."""
 

@@ -20,7 +20,7 @@ from typing import Any, Protocol
 from dask._task_spec import Task
 from distributed.scheduler import TaskGroup, TaskPrefix, TaskState
 
-from dask_resilient.internals.p2p import is_internal
+from dask_resilient.internals.p2p import is_inner_part
 
 logger = logging.getLogger("dask_resilient")
 
@@ -107,7 +107,7 @@ class Detour:
             # `unregister_scheduler_plugin` only deletes the entry and calls nothing: found out here.
             self.on = False
             return None
-        if is_internal(ts.run_spec):
+        if is_inner_part(ts):
             return None
         loaders = self.host.loaders(ts.key)
         return ticket if loaders is None or (loaders and self._can_run(ts, loaders)) else None

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from dask_resilient.core.manifest import Place, digest
 from dask_resilient.core.outcome import Ending, SaveState
+from dask_resilient.internals.p2p import is_inner_part
 from dask_resilient.scheduler.ledger import Entry
 from dask_resilient.store.guarded import verify_and_revoke
 
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
 logger = logging.getLogger("dask_resilient")
 
 OP = "resilience"
+
+INNER_PART = "an inner part of a P2P shuffle: its value is a side effect"
 
 
 class Copies:
@@ -48,7 +51,10 @@ class Copies:
     def staged(self, worker: str, msg: Mapping[str, Any]) -> None:
         """Grant an attempt its place, or have it dropped."""
         entry = self._known(worker, msg)
-        if entry is None or entry.attempt is not None or (entry.place is not None and not entry.suspect):
+        if entry is not None and is_inner_part(entry.task):
+            self._send(worker, "drop", attempt=msg["attempt"])
+            entry.state, entry.reason = SaveState.NOT_SAVED, INNER_PART
+        elif entry is None or entry.attempt is not None or (entry.place is not None and not entry.suspect):
             # Superseded; or another attempt is being written (the value was let go and computed again before that
             # ended); or the copy is there already (recomputing was cheaper, or it was out of reach).
             self._send(worker, "drop", attempt=msg["attempt"])
@@ -129,6 +135,14 @@ class Copies:
                 entry.held = None
 
     # -- loading -----------------------------------------------------------------------------------------------------
+
+    def loading(self, worker: str, msg: Mapping[str, Any]) -> None:
+        """Take in that a worker has begun a load: if it is lost now, the copy may be why."""
+        entry = self._watch.ledger.entries.get(msg["key"])
+        if entry is None or entry.place is None or entry.place.attempt != msg["attempt"]:
+            return
+        if entry.task.processing_on is not None and entry.task.processing_on.address == worker:
+            entry.loading = worker
 
     def load_ended(self, worker: str, msg: Mapping[str, Any]) -> None:
         """Take in a load that brought nothing; it names the attempt, since the key alone may mean a newer copy."""

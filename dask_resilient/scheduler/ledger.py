@@ -41,7 +41,10 @@ class Entry:
     """A load found the copy damaged; not used until a second read has judged."""
     refused: bool = False
     """A load found something foreign there, or loads of it ended as errors: not used in this run."""
-    bad_loads: int = 0
+    bad_loads: float = 0
+    """Loads that ended badly; those that their worker may never have begun count `UNBEGUN`."""
+    loading: str = ""
+    """Worker that has begun the load under way."""
     avoid: set[str] = field(default_factory=set)
     """Workers that could not reach the copy."""
     nbytes: int = 0

@@ -16,7 +16,7 @@ from dask_resilient.config import Settings
 from dask_resilient.core.incidents import Book, Incident, cause
 from dask_resilient.core.manifest import digest
 from dask_resilient.core.outcome import Ending
-from dask_resilient.core.recovery import ATTEMPTS, Costs, Reloading, should_reload
+from dask_resilient.core.recovery import ATTEMPTS, UNBEGUN, Costs, Reloading, should_reload
 from dask_resilient.internals.detour import Detour
 from dask_resilient.internals.rows import Rows
 from dask_resilient.internals.versions import unsupported
@@ -68,6 +68,8 @@ class Watch:
         self.rows: Rows | None = None
         self.recovery_off = ""
         """Why recovery is left to Dask, empty if it is not."""
+        self._losing = ""
+        """The worker whose loss is being worked off just now."""
         self._reloaded: set[Any] = set()
 
     # -- life --------------------------------------------------------------------------------------------------------
@@ -136,6 +138,9 @@ class Watch:
     def left(self, key: Any, state: str, was: str, moved: bool) -> None:
         """Count a load that brought the value, and one that did not."""
         entry = self.ledger.entries.get(key)
+        begun = ""
+        if entry is not None:
+            begun, entry.loading = entry.loading, ""
         if state == "memory":
             self._reloaded.add(key)
             if entry is not None:
@@ -145,7 +150,9 @@ class Watch:
             if was == "erred":
                 # An error here proves no damage (it may be this environment), but no second try would differ.
                 entry.refuse("a load ended as an error: recomputed in this run")
-            elif was == "processing":
+            elif was == "processing" and self._losing:
+                entry.bad_loads += 1 if begun == self._losing else UNBEGUN
+            elif was == "processing" and (entry.task.waiters or entry.task.who_wants):  # else nobody needs it any more
                 entry.bad_loads += 1
 
     # -- hooks -------------------------------------------------------------------------------------------------------
@@ -179,7 +186,7 @@ class Watch:
 
     def losing(self, msg: Mapping[str, Any]) -> None:
         """Open an incident, before Dask works off the loss of a worker."""
-        address = msg["worker"]
+        address = self._losing = msg["worker"]
         member = self.members.get(address)
         lost = msg["lost-computed-tasks"]
         scattered = msg["lost-scattered-tasks"]
@@ -198,6 +205,7 @@ class Watch:
 
     def removed(self, address: str) -> None:
         """Take in that a worker is gone and its loss is worked off."""
+        self._losing = ""
         self.members.remove(address)
         self.copies.worker_lost(address)
         self._closed(self.book.settle(time()))

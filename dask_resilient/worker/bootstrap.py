@@ -37,6 +37,8 @@ class ResilienceWorker(WorkerPlugin):
         """Start the side; whatever goes wrong is told to the scheduler, which shows the worker as unprotected."""
         import threading
 
+        if worker.status.name in ("closing", "closed", "failed"):
+            return  # its plugins are, or were, torn down already: nobody would end our thread
         try:
             from dask_resilient.config import Settings
             from dask_resilient.worker.side import Side

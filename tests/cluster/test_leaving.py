@@ -48,11 +48,32 @@ async def test_load_kills_workers(x: Cluster) -> None:
     for times in (1, 2, 3):
         await x.loads("K", times)
         assert "K" in x.parked
+        await until(lambda: x.watch.ledger.entries["K"].loading == x.runner("K"), what="it is said to have begun")
         await x.lose(x.runner("K"))
     await x.right(CHAIN, k)
     assert x.world.loaded("K") == 3
     assert x.task("K").suspicious == 0
     x.world.free()
+
+
+@cluster_test(workers=5)
+async def test_workers_that_die_together_do_not_spend_the_attempts(x: Cluster) -> None:
+    """Four workers of a host die in a row, each with the load of K that it had not begun: K is loaded all the same."""
+    await x.stored(CHAIN, "K")
+    busy = {f"B{i}": [] for i in range(5)}
+    x.world.hold(*busy)
+    x.persist(busy, *busy)
+    for key in busy:
+        await x.runs(key)
+    (k,) = x.persist(CHAIN, "K")
+    for _ in range(4):
+        await until(lambda: x.task("K").processing_on, what="K is sent to a worker")
+        await x.lose(x.runner("K"))
+        assert "K" in x.parked
+    x.world.free()
+    await x.right(CHAIN, k)
+    assert x.world.ran("D") == x.world.ran("K") == 0
+    assert x.world.loaded("K")
 
 
 @cluster_test(distributed__scheduler__allowed_failures=0)
