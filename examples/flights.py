@@ -241,6 +241,7 @@ def run(workers: int, store: Path | None, kill: bool) -> Outcome:
     console.print(f"[bold]{label}[/bold]: a fresh cluster of {workers} workers")
     with tempfile.TemporaryDirectory() as folder:
         os.environ[CALLS] = str(Path(folder, "calls"))  # before the workers start, which inherit it
+        dask.config.set({"distributed.deploy.lost-worker-timeout": "60s"})  # a busy machine may take long to restart it
         with (
             LocalCluster(n_workers=workers, **CLUSTER) as cluster,
             Client(cluster) as client,
