@@ -6,8 +6,8 @@ one table. A value without an exact codec is `Declined`, never approximated, and
 
 from __future__ import annotations
 
-from dask_resilient.partitions import builtin as _builtin  # noqa: F401  (fills the table)
 from dask_resilient.partitions.buffers import digest
+from dask_resilient.partitions.builtin import DEVICE_CODECS  # this import also fills the table
 from dask_resilient.partitions.table import register, restore, stage
 
-__all__ = ["digest", "register", "restore", "stage"]
+__all__ = ["DEVICE_CODECS", "digest", "register", "restore", "stage"]

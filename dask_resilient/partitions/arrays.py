@@ -24,7 +24,7 @@ from dask_resilient.partitions.dtypes import dtype_from_json, dtype_to_json
 from dask_resilient.partitions.inexact import Inexact
 from dask_resilient.protocols import Payload, Staged
 
-__all__ = ["ArrayCodec"]
+__all__ = ["ArrayCodec", "restore_array", "stage_array"]
 
 Array = npt.NDArray[Any]
 
@@ -36,36 +36,50 @@ class ArrayCodec:
 
     def stage(self, value: Array) -> Staged | Declined:
         """Stage an array, or say why that cannot be exact."""
-        try:
-            dtype = dtype_to_json(value.dtype)
-            core = _core(value)
-        except Inexact as e:
-            return Declined(f"the array {e}")
-        axes = _memory_order(core)
-        ordered = core.transpose(axes)
-        schema = {"dtype": dtype, "shape": list(value.shape), "core": list(ordered.shape), "axes": list(axes)}
-        raw = flat(ordered)
-        if not (value.flags.c_contiguous and value.ndim and value.size and value.dtype.str in _ZARR):
-            return stage_bytes(self.name, schema, [raw])
-        row_nbytes = value.nbytes // len(value)
-        step = even_step(len(value), row_nbytes)
-        chunks = cut([raw], step * row_nbytes)
-        grid = (step, *value.shape[1:])
-        return Staged(
-            self.name, schema, _ZARR[value.dtype.str], value.shape, grid, chunks, digest(chunks), value.nbytes
-        )
+        return stage_array(self.name, value)
 
     def restore(self, schema: Mapping[str, Any], payload: Payload) -> Array:
         """Give the array back as a view of the payload."""
-        dtype = dtype_from_json(schema["dtype"])
-        shape, core, axes = (_naturals(schema[key]) for key in ("shape", "core", "axes"))
-        if math.prod(core) * dtype.itemsize != payload.nbytes:
-            raise Foreign(f"{payload.nbytes} bytes are no array of shape {core!r} and dtype {dtype}")
-        ordered: Array = np.ndarray(core, dtype, buffer=payload)
-        array = ordered.transpose(np.argsort(axes)) if sorted(axes) == list(range(len(core))) else None
-        if array is None:
-            raise Foreign(f"{axes!r} is no order of {len(core)} axes")
-        return array if array.shape == shape else np.broadcast_to(array, shape)
+        return restore_array(schema, payload)
+
+
+def stage_array(codec: str, value: Array) -> Staged | Declined:
+    """Stage an array, or the image of one in host memory, under the name of a codec."""
+    try:
+        dtype = dtype_to_json(value.dtype)
+        core = _core(value)
+    except Inexact as e:
+        return Declined(f"the array {e}")
+    axes = _memory_order(core)
+    ordered = core.transpose(axes)
+    schema = {"dtype": dtype, "shape": list(value.shape), "core": list(ordered.shape), "axes": list(axes)}
+    raw = flat(ordered)
+    if not (value.flags.c_contiguous and value.ndim and value.size and value.dtype.str in _ZARR):
+        return stage_bytes(codec, schema, [raw])
+    row_nbytes = value.nbytes // len(value)
+    step = even_step(len(value), row_nbytes)
+    chunks = cut([raw], step * row_nbytes)
+    grid = (step, *value.shape[1:])
+    return Staged(codec, schema, _ZARR[value.dtype.str], value.shape, grid, chunks, digest(chunks), value.nbytes)
+
+
+def restore_array(schema: Mapping[str, Any], payload: Payload) -> Array:
+    """Give an array back as a view of the payload; its strides are those it had, without gaps.
+
+    Raises
+    ------
+    Foreign
+        If the schema describes no array of this size.
+    """
+    dtype = dtype_from_json(schema["dtype"])
+    shape, core, axes = (_naturals(schema[key]) for key in ("shape", "core", "axes"))
+    if math.prod(core) * dtype.itemsize != payload.nbytes:
+        raise Foreign(f"{payload.nbytes} bytes are no array of shape {core!r} and dtype {dtype}")
+    ordered: Array = np.ndarray(core, dtype, buffer=payload)
+    array = ordered.transpose(np.argsort(axes)) if sorted(axes) == list(range(len(core))) else None
+    if array is None:
+        raise Foreign(f"{axes!r} is no order of {len(core)} axes")
+    return array if array.shape == shape else np.broadcast_to(array, shape)
 
 
 _ZARR = {
