@@ -96,7 +96,7 @@ def test_optional_libraries_are_imported_late():
 
 
 def test_importing_the_package_is_light():
-    """The package and its plugin load none of the optional libraries that Dask has not loaded (pynvml, if it is there)."""
+    """The package and its plugin load none of the optional libraries; pynvml, where it is there, Dask has loaded."""
     code = (
         "import sys, distributed; before = set(sys.modules); import dask_resilient, dask_resilient.plugin\n"
         "print(*{name.partition('.')[0] for name in set(sys.modules) - before})"

@@ -290,7 +290,7 @@ def test_sparse_view_is_made_compact_on_its_device(cupy, calls):
     assert ("cuMemcpyDtoH_v2", host.nbytes) in calls()
 
 
-def test_helpers_see_the_layout(cuda):
+def test_layouts_are_what_they_say(cuda):
     """The arrays of these tests have the strides and gaps they are meant to have, and are looked at independently."""
     host = np.arange(24).reshape(4, 6)[::-1, ::-2]
     value = on_device(host)

@@ -1,0 +1,48 @@
+"""What the fuzzer found in the package, one small test each; the shrunk seeds are in `tests/fuzz/cases.py`."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from dask_resilient.plugin import Resilience
+from tests.support.cluster import Cluster, cluster_test, threads
+from tests.support.waiting import until
+
+
+@cluster_test()
+async def test_registered_over_the_first_and_nothing_happens(x: Cluster) -> None:
+    """The other instance starts though nothing asks anything, so that leaving finds one that runs (seed 96)."""
+    first, second = x.plugin, Resilience(x.store)
+    with pytest.warns(UserWarning, match="overwriting"):
+        await x.scheduler.register_scheduler_plugin(second, idempotent=False)
+    x.plugin = second
+    await until(lambda: first._watch is None and second._watch is not None, what="the other one takes over")
+    await until(lambda: all(map(x.is_ready, x.workers)))
+
+
+@cluster_test(install=False, check=False)
+async def test_a_side_that_comes_to_a_worker_that_closes(x: Cluster) -> None:
+    """Dask has torn its plugins down by then: nothing is started that nobody would end (seed 270)."""
+    a, b = x.workers
+    await a.close()
+    await x.install()
+    await a.plugin_add(x.scheduler.worker_plugins["resilience"], name="resilience")
+    await until(lambda: not a.plugins["resilience"].side)
+    await x.plugin.uninstall(wait=0)
+    await until(lambda: not threads(), what=f"every thread ends: {threads()}")
+    assert b.status.name == "running"
+
+
+@cluster_test(check=False)
+async def test_uninstall_while_it_starts(x: Cluster) -> None:
+    """What still starts is waited for: it would hand its sides to the workers behind their removal (seed 6)."""
+    await x.plugin.uninstall(wait=0)
+    x.plugin = Resilience(x.store)
+    starting = asyncio.ensure_future(x.plugin.start(x.scheduler))
+    await until(lambda: x.plugin._scheduler is not None, what="it starts")
+    await x.plugin.uninstall(wait=0)
+    await starting
+    x.log.messages.clear()
+    await x.check_undone()
