@@ -236,7 +236,9 @@ class Resilience(SchedulerPlugin):
             self._watch.restarted()
 
     async def close(self) -> None:
-        """End with the scheduler."""
+        """End with the scheduler; the process may go on, and start another one."""
+        if self._sides is not None:
+            self._sides.close()
         if self._queue is not None:
             self._queue.close()
 

@@ -6,8 +6,17 @@ one table. A value without an exact codec is `Declined`, never approximated, and
 
 from __future__ import annotations
 
+import sys
+
 from dask_resilient.partitions.buffers import digest
 from dask_resilient.partitions.builtin import DEVICE_CODECS  # this import also fills the table
 from dask_resilient.partitions.table import register, restore, stage
 
-__all__ = ["DEVICE_CODECS", "digest", "register", "restore", "stage"]
+__all__ = ["DEVICE_CODECS", "digest", "register", "restore", "stage", "trim"]
+
+
+def trim() -> None:
+    """Give back the pinned memory that nobody uses; where no device value was staged there is none."""
+    pinned = sys.modules.get(f"{__name__}.pinned")
+    if pinned is not None:
+        pinned.POOL.trim()

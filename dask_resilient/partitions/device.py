@@ -59,7 +59,7 @@ class Library:
 
 
 def _numba(shape: tuple[int, ...], dtype: np.dtype[Any], strides: tuple[int, ...], nbytes: int) -> DeviceArray:  # noqa: ARG001
-    from numba import cuda  # type: ignore[import-untyped, import-not-found, unused-ignore]
+    from numba import cuda
 
     array: DeviceArray = cuda.device_array(shape, dtype, strides)
     return array

@@ -62,6 +62,10 @@ class Sides:
             for address in scheduler.workers:
                 self.joined(address)  # one that joined before our hooks were there
             await asyncio.gather(*map(self._leave, self._nannies))
+        self.close()
+
+    def close(self) -> None:
+        """Let go of this process; nannies and workers that end let go of theirs."""
         self._nvml_back()
 
     async def _leave(self, nanny: str) -> None:

@@ -17,6 +17,7 @@ from typing import Any
 from dask_resilient.core.backlog import allowed_wait, fits, hopeless
 from dask_resilient.core.manifest import Place, Receipt
 from dask_resilient.errors import ChangedWhileWriting, StoreError
+from dask_resilient.partitions import trim
 from dask_resilient.protocols import PartitionStore, Staged
 
 logger = logging.getLogger("dask_resilient")
@@ -193,6 +194,7 @@ class Saver:
                     self._let_go(item.attempt)
             # The loop variable must not keep the last partition alive while the thread waits for the next one.
             del item
+        trim()
 
     def _write(self, item: Item) -> None:
         assert item.place is not None

@@ -13,7 +13,7 @@ import dask_resilient as dr
 from tests.processes.preload import pass_gate
 from tests.support.calls import Calls
 
-SIZE = 1000
+SIZE = 10_000
 """Elements of a partition."""
 
 

@@ -9,7 +9,10 @@ import urllib.request
 
 import psutil
 import pytest
+from distributed import Client
 
+import dask_resilient as dr
+from dask_resilient.internals import nvml
 from tests.support.waiting import wait_until
 
 LOOPS = 2.0
@@ -47,6 +50,19 @@ def test_only_probe_processes_call_nvml(log, own):
     assert all("gauge.py" in " ".join(psutil.Process(pid).cmdline()) for pid in during)
     assert x.handle.uninstall()
     assert set(callers(log, LOOPS)) >= {os.getpid(), *workers}
+
+
+def test_cluster_that_closes_with_the_plugin_leaves_nothing_in_the_process(cuda, tmp_path):
+    """A script that never uninstalls may start another cluster, whose monitors see the GPUs again."""
+    from dask_cuda import LocalCUDACluster
+
+    with (
+        LocalCUDACluster(n_workers=1, dashboard_address=":0", silence_logs=False) as cluster,
+        Client(cluster) as client,
+    ):
+        dr.install(client, store=tmp_path / "store")
+        assert nvml._stand_in
+    assert not nvml._stand_in
 
 
 def test_pages_show_the_values_of_the_devices(x, cuda):

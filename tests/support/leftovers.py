@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import sys
 import threading
 from typing import Any
 
@@ -54,6 +55,9 @@ def leftovers(dask_worker: Any) -> list[str]:
         left.append("the stream handler")
     if "Unlink" in getattr(dask_worker.stream_handlers["compute-task"], "__qualname__", ""):
         left.append("the wrapped handler")
+    pinned = sys.modules.get("dask_resilient.partitions.pinned")
+    if pinned is not None and pinned.POOL.pinned:
+        left.append(f"{pinned.POOL.pinned} bytes of pinned memory")
     if nvml._stand_in:
         left.append("the stand-in for NVML")
     return left
