@@ -44,8 +44,7 @@ class Unlink:
             self._worker.stream_handlers["compute-task"] = self._original
 
     def _compute_task(self, **msg: Any) -> Any:
-        ts = self._worker.state.tasks.get(msg["key"])
-        if ts is not None and (ts.state in _RUNNING or ts.previous in _RUNNING):
+        if self._runs(self._worker.state.tasks.get(msg["key"])):
             self.overtaken.add(msg["key"])
         else:
             self.overtaken.discard(msg["key"])
@@ -58,10 +57,21 @@ class Unlink:
         assert self._original is not None
         return self._original(**msg)
 
+    def _runs(self, ts: Any) -> bool:
+        """Say whether a task is executed, or was until it was taken back and its function has not ended.
+
+        Of a task that was taken back, "executing before" alone does not say so: one that is sent, taken back and sent
+        again as a load, all in one batch of messages, has not looked for its inputs yet, and these may be gone with the
+        batch. Dask then runs what it was sent last.
+        """
+        if ts is None:
+            return False
+        return ts.state in _RUNNING or (ts.previous in _RUNNING and ts.key in self._worker.active_keys)
+
     def _unlink(self, msg: dict[str, Any]) -> None:
         state = self._worker.state
         ts = state.tasks.get(msg["key"])
-        if ts is None or ts.state in (*_RUNNING, "memory") or ts.previous in _RUNNING:
+        if ts is None or ts.state == "memory" or self._runs(ts):
             return
         stale = [dep for dep in ts.dependencies if dep.key not in msg["who_has"]]
         for dep in stale:

@@ -46,3 +46,23 @@ async def test_uninstall_while_it_starts(x: Cluster) -> None:
     await starting
     x.log.messages.clear()
     await x.check_undone()
+
+
+@cluster_test(workers=1)
+async def test_a_load_overtakes_a_task_that_has_not_begun(x: Cluster) -> None:
+    """In one batch a worker gets the task, loses it and its input, and gets the load: that runs (seed 100190)."""
+    spec = {"d": [], "k": ["d"]}
+    d, k = await x.saved(spec, "d", "k")
+    detour, scheduler = x.watch.detour, x.scheduler
+    detour.on = False
+    x.drop("k")
+    scheduler.client_releases_keys(keys=["d"], client=x.client.id, stimulus_id="test-release")
+    assert x.task("k").state == "processing"
+    detour.on = True
+    detour.poke(["k"], "test")
+    assert "k" in x.parked
+    await x.done(k)
+    await x.right(spec, k)
+    assert (x.world.ran("k"), x.world.loaded("k")) == (1, 1)
+    assert not x.watch.ledger.entries["k"].refused
+    del d
