@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import os
 import warnings
@@ -163,7 +164,9 @@ async def _compare_versions(client: Any) -> list[str]:
     if mine is None:
         return []  # not installed as a distribution even here (run from source): nothing to compare by
     nodes = {"the scheduler": await client.scheduler.versions(packages=[DISTRIBUTION])}
-    nodes |= await client.scheduler.broadcast(msg={"op": "versions", "packages": [DISTRIBUTION]}, on_error="ignore")
+    msg = {"op": "versions", "packages": [DISTRIBUTION]}
+    with contextlib.suppress(TimeoutError):  # a worker that hangs: what it has is not known
+        nodes |= await asyncio.wait_for(client.scheduler.broadcast(msg=msg, on_error="ignore"), REPORT_SECONDS)
     found = {name: _version(node) for name, node in nodes.items() if isinstance(node, Mapping)}
     lacking = [name for name, version in found.items() if version is None]
     if lacking:

@@ -59,6 +59,11 @@ _lock = threading.Lock()
 _stand_in: list[_StandIn] = []
 
 
+def sees_gpu(server: Any) -> bool:
+    """Say whether Dask asks NVML in the process of a server, or would if it were not kept from that."""
+    return server.monitor.gpu_name is not None or bool(_stand_in)
+
+
 def off_loop(server: Any, source: Source | None) -> Callable[[], None]:
     """Let Dask ask `source` instead of NVML in this process, and give the function that undoes that.
 
@@ -72,7 +77,7 @@ def off_loop(server: Any, source: Source | None) -> Callable[[], None]:
     source
         What to ask; None in schedulers and nannies, whose values nobody uses.
     """
-    if server.monitor.gpu_name is None:
+    if not sees_gpu(server):
         return lambda: None
     with _lock:
         if not _stand_in:

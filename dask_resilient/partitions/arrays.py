@@ -110,7 +110,11 @@ def _core(array: Array) -> Array:
     extent = core.itemsize + sum(abs(s) * (n - 1) for n, s in zip(core.shape, core.strides, strict=True))
     if core.nbytes > extent:
         raise Inexact("overlaps itself in memory (a sliding window?); copy it in the task that returns it")
-    return core.copy(order="K")
+    if core.dtype.names is None:
+        return core.copy(order="K")
+    # Field by field NumPy would leave the padding between them as it finds the memory: something of somebody else's.
+    whole: Array = core.view(f"V{core.itemsize}").copy(order="K")
+    return whole.view(core.dtype)
 
 
 def _memory_order(array: Array) -> tuple[int, ...]:

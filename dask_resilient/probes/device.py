@@ -28,6 +28,9 @@ COMMAND = (sys.executable, "-P", str(Path(__file__).with_name("gauge.py")))
 SILENCE = 5.0
 """Seconds without a line after which a probe process is taken for hung: ten of its intervals."""
 
+PATIENCE = 30.0
+"""Seconds that a probe process has for its first line: more than it gives the CUDA driver."""
+
 STALE = 3.0
 """Seconds after which a reading no longer counts as the present state."""
 
@@ -60,18 +63,23 @@ class Gauge:
     ----------
     command
         Starts the probe process.
-    silence, first_delay
-        Seconds; see `SILENCE` and `FIRST_DELAY`.
+    silence, patience, first_delay
+        Seconds; see `SILENCE`, `PATIENCE` and `FIRST_DELAY`.
     """
 
     def __init__(
-        self, command: Sequence[str] = COMMAND, silence: float = SILENCE, first_delay: float = FIRST_DELAY
+        self,
+        command: Sequence[str] = COMMAND,
+        silence: float = SILENCE,
+        patience: float = PATIENCE,
+        first_delay: float = FIRST_DELAY,
     ) -> None:
         self.device: Device | None = None
         self.reason = "its probe process has not answered yet"
         """Why the device, or its present state, is unknown; empty if neither is."""
         self._command = command
         self._silence = silence
+        self._patience = patience
         self._first_delay = first_delay
         self._none = False
         self._last: tuple[float, Any, Any] = (-math.inf, None, None)
@@ -131,8 +139,10 @@ class Gauge:
                 self._unknown(f"its probe process cannot be started: {e!r}")
             if self._over():
                 break
-            delay = self._first_delay if self._last is not before else min(2 * delay, LONGEST_DELAY)
+            if self._last is not before:
+                delay = self._first_delay
             self._stop.wait(delay)
+            delay = min(2 * delay, LONGEST_DELAY)
 
     def _over(self) -> bool:
         return self._none or self._stop.is_set()
@@ -144,19 +154,25 @@ class Gauge:
         )
         assert process.stdout is not None
         assert process.stdin is not None
-        fd, rest = process.stdout.fileno(), b""
+        fd, rest, patience, complained = process.stdout.fileno(), b"", self._patience, False
+        poll = select.poll()  # `select.select` knows the first 1,024 files of a process only
+        poll.register(fd, select.POLLIN)
         try:
             while not self._stop.is_set():
-                if not select.select([fd], [], [], self._silence)[0]:
-                    self._unknown(f"its probe process has said nothing for {self._silence:g} s: NVML hangs")
+                if not poll.poll(1000 * patience):
+                    self._unknown(f"its probe process has said nothing for {patience:g} s: NVML hangs")
                     return
+                patience = self._silence
                 data = os.read(fd, 65536)
                 if not data:
-                    self._unknown("its probe process ended")
+                    if not complained:
+                        self._unknown("its probe process ended")
                     return
                 *lines, rest = (rest + data).split(b"\n")
                 for line in lines:
-                    self._hear(json.loads(line))
+                    said = json.loads(line)
+                    complained = "error" in said
+                    self._hear(said)
         finally:
             process.kill()
             process.stdin.close()
@@ -167,6 +183,7 @@ class Gauge:
 
     def _hear(self, said: dict[str, Any]) -> None:
         if "none" in said:
+            logger.warning("dask-resilient: the GPU of this process cannot be watched: %s", said["none"])
             self._none, self.reason = True, str(said["none"])
             self._known.set()
         elif "error" in said:

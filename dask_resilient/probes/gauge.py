@@ -20,32 +20,20 @@ from uuid import UUID
 INTERVAL = 0.5
 """Seconds between two readings: that of Dask's own system monitor."""
 
-DRIVER_SECONDS = 3
-"""Longest that the CUDA driver is waited for; then NVML's order of the devices has to do."""
+DRIVER_SECONDS = 20
+"""Longest that the CUDA driver is waited for; starting it up on a host with many GPUs can take seconds."""
 
 
 def main() -> None:
     """Print the device, then its readings."""
+    parent = os.getppid()
     threading.Thread(target=_leave_with_parent, daemon=True).start()
-    try:
-        import pynvml
-    except ImportError:
-        return _say(none="pynvml is not installed")
-    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
-    if visible is not None and not visible.strip():
-        return _say(none="CUDA_VISIBLE_DEVICES is empty")
-    try:
-        pynvml.nvmlInit()
-    except (pynvml.NVMLError_LibraryNotFound, pynvml.NVMLError_DriverNotLoaded) as e:
-        return _say(none=f"NVML: {e}")
-    handle = _handle(pynvml, (visible or "0").split(",")[0].strip())
-    _say(
-        uuid=_text(pynvml.nvmlDeviceGetUUID(handle)),
-        name=_text(_told(pynvml, pynvml.nvmlDeviceGetName, handle)) or "unknown",
-        memory=getattr(_told(pynvml, pynvml.nvmlDeviceGetMemoryInfo, handle), "total", None),
-        own=visible is not None,
-    )
-    while True:
+    found = _find()
+    if found is None:
+        return
+    pynvml, handle = found
+    # A child that the parent forked may hold our standard input open when the parent is gone.
+    while os.getppid() == parent:
         try:
             rates = _told(pynvml, pynvml.nvmlDeviceGetUtilizationRates, handle)
             memory = _told(pynvml, pynvml.nvmlDeviceGetMemoryInfo, handle)
@@ -55,8 +43,37 @@ def main() -> None:
         time.sleep(INTERVAL)
 
 
+def _find() -> tuple[Any, Any] | None:
+    """Print which device it is, or why there is none; give NVML and its handle of the device."""
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if visible is not None and not visible.strip():
+        _say(none="CUDA_VISIBLE_DEVICES is empty")
+        return None
+    try:
+        import pynvml
+    except ImportError:
+        _say(none="pynvml is not installed")
+        return None
+    try:
+        pynvml.nvmlInit()
+        handle = _handle(pynvml, (visible or "0").split(",")[0].strip())
+        _say(
+            uuid=_text(pynvml.nvmlDeviceGetUUID(handle)),
+            name=_text(_told(pynvml, pynvml.nvmlDeviceGetName, handle)) or "unknown",
+            memory=getattr(_told(pynvml, pynvml.nvmlDeviceGetMemoryInfo, handle), "total", None),
+            own=visible is not None,
+        )
+    except pynvml.NVMLError_LibraryNotFound as e:
+        _say(none=f"NVML: {e}")
+    except (pynvml.NVMLError, ValueError) as e:
+        _say(error=str(e))
+    else:
+        return pynvml, handle
+    return None
+
+
 def _handle(nvml: Any, first: str) -> Any:
-    """Give NVML's handle of the first visible device.
+    """Give NVML's handle of the first visible device; raises `ValueError` if it cannot be told which that is.
 
     Its number is CUDA's, whose order differs from NVML's unless CUDA_DEVICE_ORDER says so: hence the driver is asked.
     """
@@ -68,6 +85,9 @@ def _handle(nvml: Any, first: str) -> Any:
             return nvml.nvmlDeviceGetHandleByUUID(f"{prefix}{uuid}")
         except nvml.NVMLError_NotFound:
             continue
+    same_order = os.environ.get("CUDA_DEVICE_ORDER") == "PCI_BUS_ID" or nvml.nvmlDeviceGetCount() == 1
+    if not same_order:
+        raise ValueError("the CUDA driver does not say which device it counts first")
     return nvml.nvmlDeviceGetHandleByIndex(int(first))
 
 

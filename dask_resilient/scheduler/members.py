@@ -39,9 +39,9 @@ class Member:
         return self.gpu or f"host:{self.host}/{self.name}"
 
     def identify(self, device: Mapping[str, Any]) -> None:
-        """Take in which GPU the worker sees."""
-        self.gpu_name = str(device["name"])
-        self.gpu = str(device["uuid"]) if device["own"] else ""
+        """Take in which GPU the worker sees; what another version of the package says is taken as far as it goes."""
+        self.gpu_name = str(device.get("name", ""))
+        self.gpu = str(device.get("uuid", "")) if device.get("own") else ""
 
     def to_dict(self) -> dict[str, Any]:
         """Give the row, plain types only."""

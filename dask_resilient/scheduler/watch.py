@@ -220,7 +220,7 @@ class Watch:
         self.members.add(address, ws.name, ws.host, time())
         # A worker with our preload says at once which device it has; of others a message tells that.
         device = ws.extra.get("resilience")
-        if device is not None:
+        if isinstance(device, Mapping):
             self.device(address, device)
         # Loads that are held for this worker are given up if it has not reported by then.
         self.scheduler.loop.call_later(HOLD_SECONDS, self.detour.renew)

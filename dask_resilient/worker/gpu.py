@@ -6,7 +6,7 @@ import logging
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from dask_resilient.internals.nvml import off_loop
+from dask_resilient.internals.nvml import off_loop, sees_gpu
 from dask_resilient.probes import device as probes
 
 logger = logging.getLogger("dask_resilient")
@@ -31,7 +31,7 @@ class Gpu:
 
     def start(self) -> None:
         """Start watching; whatever goes wrong leaves Dask's own ways as they were."""
-        if self._worker.monitor.gpu_name is None:
+        if not sees_gpu(self._worker):
             return
         try:
             self._gauge = probes.acquire()

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-
 import pytest
 
 from tests.support import fakegpu
@@ -11,9 +9,25 @@ from tests.support.gpu_processes import GPUProcesses
 from tests.support.pool import one_test
 
 
-@pytest.fixture(scope="session")
-def kept():
-    """Keep one cluster, and what it needs around it."""
+@pytest.fixture(scope="package")
+def environment(fake_libraries, tmp_path_factory):
+    """Let this process and all that it starts see two fake GPUs, as long as a cluster of these tests may be kept."""
+    for tool in ("dask_cuda", "numba"):
+        pytest.importorskip(tool, reason=f"could not find {tool}")
+    control = fakegpu.Control(tmp_path_factory.mktemp("gpus") / "control")
+    fakegpu.load(fake_libraries)
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in control.environment(fake_libraries).items():
+            patch.setenv(name, value)
+        patch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+        fakegpu.forget_nvml()
+        yield control
+    fakegpu.forget_nvml()
+
+
+@pytest.fixture(scope="package")
+def kept(environment):
+    """Keep one cluster. Not for longer than they see the GPUs: Dask's monitors fail twice a second without them."""
     kept = {}
     yield kept
     if "cluster" in kept:
@@ -21,21 +35,10 @@ def kept():
 
 
 @pytest.fixture
-def cuda(require, fake_libraries, tmp_path_factory, kept, monkeypatch):
-    """Let this process and all that it starts see two fake GPUs; the same ones for all tests."""
-    for tool in ("compiler", "dask_cuda", "numba"):
-        require(tool)
-    if "gpus" not in kept:
-        kept["gpus"] = fakegpu.Control(tmp_path_factory.mktemp("gpus") / "control")
-    control = kept["gpus"]
-    control.clear()
-    fakegpu.load(fake_libraries)
-    for name, value in control.environment(fake_libraries).items():
-        monkeypatch.setenv(name, value)
-    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-    fakegpu.forget_nvml()
-    yield control
-    fakegpu.forget_nvml()
+def cuda(environment):
+    """Two fake GPUs without a fault."""
+    environment.clear()
+    return environment
 
 
 @pytest.fixture
@@ -46,9 +49,7 @@ def x(cuda, kept, tmp_path_factory, tmp_path):
     if "cluster" not in kept:
         kept["cluster"] = GPUProcesses(tmp_path_factory.mktemp("cluster"), cuda)
     with one_test(kept["cluster"], tmp_path) as x:
-        # dask-cuda sets these in this process, and other tests would inherit them.
         yield x
-    os.environ.pop("CUDA_VISIBLE_DEVICES", None)
 
 
 @pytest.fixture

@@ -9,6 +9,7 @@
  *   gpuN.cuda_hang=S     sleep S seconds, or until the line leaves the file, then go on
  *
  * FAKE_CUDA_ORDER=1,0    CUDA's order of the devices by their index in NVML, as on hosts where the two differ
+ * FAKE_CUDA_INIT=CODE    cuInit returns this
  * FAKE_CUDA_LAZY=1       asynchronous copies and sets happen only when their stream, or the context, is synchronised: what
  *                        reads device memory too early reads what was there before, as on a real device
  * FAKE_CUDA_CALLLOG=FILE a line "pid function bytes" a memory or synchronisation call
@@ -148,7 +149,7 @@ static void settle(int all, S stream) {
 }
 
 /* ---- library and devices ---- */
-R cuInit(unsigned f) { return ndev() ? 0 : 100; }
+R cuInit(unsigned f) { const char *c = getenv("FAKE_CUDA_INIT"); return c ? atoi(c) : ndev() ? 0 : 100; }
 R cuDriverGetVersion(int *v) { *v = 13000; return 0; }
 R cuDeviceGetCount(int *n) { *n = ndev(); return 0; }
 R cuDeviceGet(CUdevice *d, int i) { if (i < 0 || i >= ndev()) return 101; *d = i; return 0; }
@@ -223,7 +224,9 @@ R cuMemAlloc_v2(DP *p, size_t n) {
 }
 R cuMemFree_v2(DP p) {
     if (!p) return 0;
-    F("cuMemFree_v2", 0);
+    /* Lenient about contexts: Python frees wherever its garbage collector runs. */
+    R r = fault("cuMemFree_v2", cur ? dev_of(cur) : 0, 0);
+    if (r) return r;
     settle(1, NULL);
     char *q = (char *)(uintptr_t)p - HEADER;
     __sync_fetch_and_sub(&used, *(size_t *)q);
