@@ -115,9 +115,13 @@ class Rows:
                 x.state in ("processing", "queued", "no-worker") and self._ticket(x) is not None for x in ts.waiters
             ):
                 del recs[key]
-        elif ts.state == "released" and (ts.who_wants or ts.waiters) and self._ticket(ts) is not None:
-            # The lineage is broken (a dependency erred or was forgotten), but the copy is not.
-            recs[key] = "waiting"
+        elif ts.state == "released" and (ts.who_wants or ts.waiters):
+            if self._ticket(ts) is not None:
+                # The lineage is broken (a dependency erred or was forgotten), but the copy is not.
+                recs[key] = "waiting"
+            elif key not in recs and any(dep.state == "erred" for dep in ts.dependencies):
+                # Plain Dask leaves it as it is, and whoever waits for it waits for ever. Asked for again it errs.
+                recs[key] = "waiting"
         return out
 
     def _memory_erred(self, scheduler: Any, key: Any, stimulus_id: str, **kwargs: Any) -> RecsMsgs:

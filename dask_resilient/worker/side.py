@@ -123,7 +123,9 @@ class Side:
 
     def stop(self) -> None:
         """Undo every intrusion on this worker and end its thread."""
-        self._unlink.undo()
+        if self.worker.status.name not in ("closing", "closed"):
+            # A worker that closes still handles what is on its way, loads too.
+            self._unlink.undo()
         self._gpu.stop()
         if self.worker.stream_handlers.get(OP) == self._handle:
             # Messages may still be on their way: an op without handler would close the scheduler's connection.

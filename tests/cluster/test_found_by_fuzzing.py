@@ -9,6 +9,7 @@ import pytest
 from dask_resilient.plugin import Resilience
 from tests.support.cluster import Cluster, cluster_test, threads
 from tests.support.waiting import until
+from tests.support.world import UserError
 
 
 @cluster_test()
@@ -66,3 +67,20 @@ async def test_a_load_overtakes_a_task_that_has_not_begun(x: Cluster) -> None:
     assert (x.world.ran("k"), x.world.loaded("k")) == (1, 1)
     assert not x.watch.ledger.entries["k"].refused
     del d
+
+
+@cluster_test()
+async def test_lost_after_dep_erred_and_never_saved(x: Cluster) -> None:
+    """Plain Dask brings it back never, without a word; it errs, as what it is made of did (seed 200815)."""
+    spec = {"D": [], "K": ["D"], "X": ["D"], "Y": ["K"]}
+    (k,) = x.persist(spec, "K")
+    await x.done(k)
+    x.world.errors["D"] = 10
+    (other,) = x.persist(spec, "X")
+    await x.done(other)
+    await x.lose(x.holder("K"))
+    (behind,) = x.persist(spec, "Y")
+    await x.done(k, behind)
+    for future in (k, behind):
+        with pytest.raises(UserError, match="D"):
+            await future.result()

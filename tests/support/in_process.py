@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from distributed import Client, Future, Scheduler, Worker
+from distributed.core import Status
 
 from dask_resilient.plugin import NAME, Resilience
 from dask_resilient.scheduler.watch import Watch
@@ -292,6 +293,8 @@ class Cluster:
         for worker in self.workers:
             # One that was lost may still be closing.
             await until(lambda: NAME not in worker.plugins, what="the worker's side leaves")  # noqa: B023
+            if worker.status in (Status.closing, Status.closed):
+                continue  # it keeps what lets it handle what was on its way
             assert "Unlink" not in getattr(worker.stream_handlers["compute-task"], "__qualname__", "")
         await until(lambda: not threads(), what=f"every thread ends: {threads()}")
 
