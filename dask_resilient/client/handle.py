@@ -30,7 +30,11 @@ class Handle:
         return f"<dask_resilient.Handle on {self._client.scheduler.address if self._client.scheduler else 'nothing'}>"
 
     def workers(self) -> Any:
-        """Give a row a worker: ``worker, name, host, device, phase, health, reason, protected``."""
+        """Give a row a worker: ``worker, name, host, device, gpu, phase, health, reason, protected``.
+
+        ``device`` is the UUID of the worker's own GPU, else ``host:<host>/<name>``; ``gpu`` is the name of the GPU that
+        it sees, empty if it sees none or that is not known yet.
+        """
         return self._call("workers")
 
     def incidents(self) -> Any:
