@@ -91,6 +91,7 @@ class Detour:
         self.on = True
         self._load = load
         self._moving: set[Any] = set()
+        self._looking = False
         # Private group and prefix: no progress bar counts the anchors.
         self._group = TaskGroup("resilience-lineage", TaskPrefix("resilience-lineage"))
 
@@ -219,6 +220,20 @@ class Detour:
         finally:
             self._moving.difference_update(keys)
         self.scheduler.stimulus_queue_slots_maybe_opened(stimulus_id=stimulus_id)
+
+    def slot_opened(self) -> None:
+        """Have queued tasks looked at, soon: a load that asks to be rescheduled leaves its place on a worker free.
+
+        Dask does not look then, since a task that is rescheduled takes the place again. A load does not, if what its
+        key is computed from stands in the queue; and with nothing else running nobody would ever look.
+        """
+        if not self._looking:
+            self._looking = True
+            self.scheduler.loop.add_callback(self._look)
+
+    def _look(self) -> None:
+        self._looking = False
+        self.scheduler.stimulus_queue_slots_maybe_opened(stimulus_id=f"resilience-slot-{time()}")
 
     def reconsider(self, keys: Iterable[object], why: str) -> None:
         """Let keys that wait for their lineage be loaded, now that this can be done."""

@@ -160,6 +160,8 @@ class Rows:
             if ts.state not in ACTIVE:
                 try:
                     self.detour.leave(key, "erred" if finish == "erred" else start)
+                    if start == "processing" and finish == "released":
+                        self.detour.slot_opened()
                 except Exception as e:
                     self._surprise(e)
             return out

@@ -84,3 +84,19 @@ async def test_lost_after_dep_erred_and_never_saved(x: Cluster) -> None:
     for future in (k, behind):
         with pytest.raises(UserError, match="D"):
             await future.result()
+
+
+@cluster_test(workers=1, distributed__scheduler__worker_saturation=1.0)
+async def test_a_load_that_failed_leaves_its_place_to_the_queue(x: Cluster) -> None:
+    """K cannot be loaded, and what it is made of is queued behind it: somebody looks (seed 300007)."""
+    roots = {f"r-{i}": [] for i in range(8)}
+    await x.stored({**roots, "K": list(roots)}, "K")
+    spec = {**roots, "K": list(roots), "Y": ["K"], "Z": list(roots)}
+    x.chunk("K").unlink()
+    x.world.hold("load K")
+    futures = x.persist(spec, "Y", "Z")
+    await x.loads("K")
+    await until(lambda: any(x.task(key).state == "queued" for key in roots), what="some are queued")
+    x.world.free()
+    await x.done(*futures)
+    await x.right(spec, *futures)
