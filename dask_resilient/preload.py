@@ -33,7 +33,7 @@ async def dask_setup(server: Any) -> None:
         elif isinstance(server, Worker):
             await _worker(server)
     except ResilienceError as e:
-        logger.error("dask-resilient does not run: %s", e)  # noqa: TRY400 - the sentence says it all
+        logger.error("dask-resilient does not run, so this cluster is unprotected: %s", e)  # noqa: TRY400 - the sentence says it all
     except Exception:
         logger.exception("dask-resilient does not run; Dask goes on without it")
 

@@ -137,7 +137,10 @@ class Rows:
         if self._ticket(ts) is None:
             return self._original["released", "erred"](scheduler, key, stimulus_id, **kwargs)
         ts.exception_blame = None
-        return ({key: "waiting"} if ts.who_wants or ts.waiters else {}), {}, {}
+        # The waiters of a released task are not filled in, so its dependents tell; without a copy a moment ago (a pause
+        # of reloading has just ended) they wait for it already.
+        wanted = ts.who_wants or ts.waiters or any(x.state == "waiting" for x in ts.dependents)
+        return ({key: "waiting"} if wanted else {}), {}, {}
 
     # -- leaving -----------------------------------------------------------------------------------------------------
 

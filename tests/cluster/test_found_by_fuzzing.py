@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 import pytest
 
@@ -100,3 +101,35 @@ async def test_a_load_that_failed_leaves_its_place_to_the_queue(x: Cluster) -> N
     x.world.free()
     await x.done(*futures)
     await x.right(spec, *futures)
+
+
+@cluster_test()
+async def test_pause_that_ends_between_two_transitions(x: Cluster) -> None:
+    """K has no copy when it is asked for, errs as D did, and has one then: who waits for it gets it (seed 400044)."""
+    spec = {"D": [], "K": ["D"], "X": ["D"], "S": [], "Y": ["K", "S"]}
+    await x.stored({"D": [], "K": ["D"]}, "K")
+    x.world.errors["D"] = 10
+    k, other = x.persist(spec, "K", "X")
+    await x.done(k, other)
+    x.world.hold("S")
+    away = next(w.address for w in x.workers if w.address != x.holder("K"))
+    (s,) = x.persist(spec, "S", workers=[away])
+    await x.runs("S")
+    (y,) = x.persist(spec, "Y")
+    await until(lambda: x.task("K").waiters, what="Y waits for K")
+    asked = []
+    ticket = x.watch.detour.ticket
+
+    def paused_once(ts: Any) -> Any:
+        if ts.key == "K":
+            asked.append(ts.state)
+        return None if len(asked) == 2 and ts.key == "K" else ticket(ts)
+
+    x.watch.detour.ticket = paused_once  # type: ignore[method-assign]
+    x.scheduler.client_releases_keys(keys=["K"], client=x.client.id, stimulus_id="test-release")
+    await x.lose(x.holder("K"))
+    assert len(asked) > 2
+    x.world.free()
+    await x.done(y)
+    await x.right(spec, y)
+    del k, s

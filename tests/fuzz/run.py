@@ -19,6 +19,7 @@ from distributed import Future, Status, Worker
 from dask_resilient.plugin import NAME
 from tests.fuzz.around import Outcome, config, left_threads, quick
 from tests.fuzz.case import Case
+from tests.fuzz.faults import soon
 from tests.fuzz.faults_plugin import FAULTS
 from tests.fuzz.graphs import lineage
 from tests.fuzz.judge import Judge
@@ -140,7 +141,11 @@ class Run:
             await asyncio.sleep(0.005)
         self.faults["hang of Dask's own"] += len(self.futures) - len(self._hopeful())
         for key, future in self._hopeful().items():
-            if not future.done() or key not in tasks or tasks[key].state not in DONE:
+            # A value that is lost while others are fetched comes back too.
+            def there(key: str = key, future: Future = future) -> bool:
+                return future.done() and key in tasks and tasks[key].state in DONE
+
+            if not await soon(there, max(0.1, deadline - monotonic())):
                 self.judge.problem("HANG", f"{key}: {self._story()}"[:1500])
                 return
             await self._result(key, future)
