@@ -37,7 +37,10 @@ def test_to_one_and_back(x):
     scale(x, 3)
     job.right()
     assert job.repeated() == {}
-    assert x.loads() == sorted(str(key) for key, holders in held.items() if left not in holders)
+    loads = x.loads()
+    assert set(loads) == {str(key) for key, holders in held.items() if left not in holders}
+    # The workers leave one after the other: a load may have been given to the next that leaves.
+    assert all(loads.count(key) <= 2 for key in loads)
     x.kill(*x.addresses())
     wait(job.futures(), 30)
     job.right()

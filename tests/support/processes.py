@@ -124,7 +124,7 @@ class Processes:
             return len(self.scheduler.workers) == n and not any(row["reason"] == WAITING for row in members)
 
         try:
-            wait_until(lambda: self.ask(ready), 20)
+            wait_until(lambda: self.ask(ready), 60)
         except AssertionError:
             rows = self.watch.members.rows() if self.watch is not None else []
             raise AssertionError(f"not whole: {list(self.scheduler.workers.values())}, {rows}") from None
