@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 from collections.abc import Callable
 from pathlib import Path
 
@@ -12,21 +11,10 @@ import pytest
 
 from dask_resilient.errors import Damaged
 from tests.support.cluster import Cluster, cluster_test
+from tests.support.damage import cut, flip
 from tests.support.waiting import until
 
 CHAIN = {"D": [], "K": ["D"]}
-
-
-def flip(file: Path) -> None:
-    """Change one bit."""
-    raw = bytearray(file.read_bytes())
-    raw[3] ^= 1
-    file.write_bytes(raw)
-
-
-def cut(file: Path) -> None:
-    """Cut off the last byte."""
-    os.truncate(file, file.stat().st_size - 1)
 
 
 def grow(file: Path) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from random import Random
@@ -13,21 +12,10 @@ from typing import TYPE_CHECKING, Any
 from tests.fuzz.faults import Fault, end, soon
 from tests.fuzz.faults_clients import second_graph
 from tests.fuzz.play import raising
+from tests.support.damage import cut, flip
 
 if TYPE_CHECKING:
     from tests.fuzz.run import Run
-
-
-def flip(file: Path) -> None:
-    """Change one bit."""
-    raw = bytearray(file.read_bytes())
-    raw[3] ^= 1
-    file.write_bytes(raw)
-
-
-def cut(file: Path) -> None:
-    """Cut off the last byte."""
-    os.truncate(file, file.stat().st_size - 1)
 
 
 def foreign(file: Path) -> None:

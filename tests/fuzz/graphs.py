@@ -81,18 +81,6 @@ def sinks(spec: Spec) -> list[str]:
     return [key for key in spec if key not in needed]
 
 
-def lineage(spec: Spec, keys: Iterable[str]) -> dict[str, Sequence[str]]:
-    """Give the part of a graph that some keys need, themselves included."""
-    needed: dict[str, Sequence[str]] = {}
-    stack = list(keys)
-    while stack:
-        key = stack.pop()
-        if key not in needed:
-            needed[key] = spec[key]
-            stack.extend(spec[key])
-    return needed
-
-
 def without(spec: Spec, gone: Iterable[str]) -> dict[str, list[str]]:
     """Give a graph without some keys; what was computed from them does without."""
     gone = set(gone)

@@ -18,8 +18,7 @@ from distributed.client import futures_of
 from dask_resilient import tasks
 from dask_resilient.store import PosixStore
 from tests.fuzz.case import Case
-from tests.fuzz.graphs import lineage
-from tests.support.world import HELD, UserError, make
+from tests.support.world import HELD, UserError, lineage, make
 
 Call = Callable[[], None]
 

@@ -21,13 +21,12 @@ from tests.fuzz.around import Outcome, config, left_threads, quick
 from tests.fuzz.case import Case
 from tests.fuzz.faults import soon
 from tests.fuzz.faults_plugin import FAULTS
-from tests.fuzz.graphs import lineage
 from tests.fuzz.judge import Judge
 from tests.fuzz.log import Log
 from tests.fuzz.play import Gate, Play, submit
 from tests.support.cluster import Cluster
 from tests.support.waiting import until
-from tests.support.world import UserError
+from tests.support.world import UserError, lineage
 
 SECONDS = 15.0
 """Longest that everything may take to come true once the faults are over."""

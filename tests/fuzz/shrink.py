@@ -11,8 +11,9 @@ from time import monotonic
 from typing import Any
 
 from tests.fuzz.case import Case
-from tests.fuzz.graphs import lineage, without
+from tests.fuzz.graphs import without
 from tests.fuzz.run import run_case
+from tests.support.world import lineage
 
 Fails = Callable[[Case], bool]
 

@@ -19,11 +19,12 @@ import pytest
 from tests.fuzz.case import LOUD, QUIET, Case, random_case
 from tests.fuzz.cases import CASES
 from tests.fuzz.faults_plugin import FAULTS
-from tests.fuzz.graphs import KINDS, lineage, sinks
+from tests.fuzz.graphs import KINDS, sinks
 from tests.fuzz.log import LOGGERS
 from tests.fuzz.mutations import MUTATIONS
 from tests.fuzz.run import Outcome, run_case
 from tests.fuzz.shrink import candidates, smaller
+from tests.support.world import lineage
 
 SHORT = range(10)
 LONG_SECONDS = 90.0

@@ -210,3 +210,12 @@ def test_dtypes_that_are_never_written_are_foreign(dtype):
     result = staged(np.ones(2))
     with pytest.raises(Foreign):
         partitions.restore(result.codec, {**result.schema, "dtype": dtype}, payload_of(result))
+
+
+def test_padding_of_records_is_stored_as_it_is():
+    """Where they have to be copied, the bytes between their fields too: never what the memory held before."""
+    dtype = np.dtype({"names": ["a", "b"], "formats": ["u1", "u4"], "offsets": [0, 4]})
+    raw = np.frombuffer(bytes(range(256)), np.uint8)
+    kept = partitions.stage(raw.view(dtype)[::2])
+    stored = b"".join(bytes(buffer) for chunk in kept.chunks for buffer in chunk)
+    assert stored == raw.reshape(-1, 8)[::2].tobytes()

@@ -88,19 +88,24 @@ def test_down_in_the_middle_of_saves_and_loads(x):
     kill_and_reload(x, job, other)
 
 
+def adapted(x):
+    """Give a job whose milestone is held and durable, and what scales the cluster between one and three workers."""
+    x.install()
+    x.cluster.adapt(minimum=3, maximum=3)
+    job = Job(x, 12, above="")
+    x.gate("c")
+    job.held = job.persist(job.milestone)
+    x.until(lambda: len(x.scheduler.workers) == 3, what="it scales up")
+    x.open_gate("c")
+    wait(job.futures(), 60)
+    x.durable(12)  # a worker that retires takes saves that are under way with it
+    return job, x.cluster.adapt(minimum=1, maximum=3)
+
+
 def test_adaptive(x):
     """Waves of work over a milestone, and between them all workers but one retire: right, and nothing runs twice."""
-    x.install()
-    adaptive = x.cluster.adapt(minimum=3, maximum=3)
+    job, adaptive = adapted(x)
     try:
-        job = Job(x, 12, above="")
-        x.gate("c")
-        job.held = job.persist(job.milestone)
-        x.until(lambda: len(x.scheduler.workers) == 3, what="it scales up")
-        x.open_gate("c")
-        wait(job.futures(), 60)
-        x.durable(12)  # a worker that retires takes saves that are under way with it
-        adaptive = x.cluster.adapt(minimum=1, maximum=3)
         for name in "de":
             x.until(lambda: len(x.scheduler.workers) == 1, what="it scales down")
             x.gate(name)
@@ -121,17 +126,8 @@ def test_adaptive(x):
 
 def test_adaptive_where_workers_are_killed(x):
     """Workers come, go and die: what is lost is reloaded."""
-    x.install()
-    adaptive = x.cluster.adapt(minimum=3, maximum=3)
+    job, adaptive = adapted(x)
     try:
-        job = Job(x, 12, above="")
-        x.gate("c")
-        job.held = job.persist(job.milestone)
-        x.until(lambda: len(x.scheduler.workers) == 3, what="it scales up")
-        x.open_gate("c")
-        wait(job.futures(), 60)
-        x.durable(12)  # a worker that retires takes saves that are under way with it
-        adaptive = x.cluster.adapt(minimum=1, maximum=3)
         x.until(lambda: len(x.scheduler.workers) == 1, what="it scales down")
         x.kill(*x.addresses())
         wait(job.futures(), 60)
