@@ -49,8 +49,8 @@ async def _scheduler(scheduler: Any) -> None:
     plugin = Resilience()
     if plugin.default_store and plugin.settings.enabled:
         logger.warning(
-            "dask-resilient: no store was set, so partitions go to %r: "
-            "set resilience.store (DASK_RESILIENCE__STORE) to a path that every machine sees",
+            "dask-resilient: no store was set, so partitions go to %r: that survives the loss of a worker, not of this "
+            "machine; set resilience.store (DASK_RESILIENCE__STORE) to a path that every machine sees",
             plugin.settings.store,
         )
     await scheduler.register_scheduler_plugin(plugin, idempotent=True)

@@ -186,10 +186,11 @@ def differs(outcome: Outcome, expected: list[Any]) -> bool:
 
 def findings(expected: list[Any]) -> Table:
     """Say what was found in each photograph."""
-    table = Table("photograph", "tiles", "bright regions", "pixels in them", "their mean brightness")
-    for name, tiles in zip(PHOTOGRAPHS, expected, strict=True):
+    name = Column("photograph", overflow="fold")
+    table = Table(name, "tiles", "bright regions", "pixels in them", "their mean brightness")
+    for photo, tiles in zip(PHOTOGRAPHS, expected, strict=True):
         regions, pixels, light = tiles.sum(axis=0)
-        table.add_row(name, str(len(tiles)), f"{regions:.0f}", f"{pixels:.0f}", f"{light / pixels:.3f}")
+        table.add_row(photo, str(len(tiles)), f"{regions:.0f}", f"{pixels:.0f}", f"{light / pixels:.3f}")
     return table
 
 

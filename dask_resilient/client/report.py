@@ -98,7 +98,8 @@ def _loads(status: Row) -> Iterator[str]:
 
 def _milestones(status: Row, checkpoints: Sequence[Row]) -> Iterator[str]:
     if not status["milestones"]:
-        yield "No milestone has been computed yet: mark one with dask_resilient.checkpoint(x, name)."
+        marking = "mark one with dask_resilient.checkpoint(x, name), and compute with what it gives"
+        yield f"No milestone has been computed yet: {marking}."
     for row in status["milestones"]:
         yield f"Milestone {row['name']!r}: {'; '.join(_standing(row, checkpoints))}."
 

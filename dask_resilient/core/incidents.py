@@ -18,7 +18,7 @@ KEPT = 1_000
 """Incidents that are remembered at most, the newest."""
 
 CAUSES = (
-    ("handle-worker-cleanup", "connection lost: the process ended, was killed, or closed by itself"),
+    ("handle-worker-cleanup", "connection lost: the process was killed, crashed, or closed or restarted on request"),
     ("worker-send-comm-fail", "connection lost while sending to it"),
     ("send-all-comm-fail", "connection lost while sending to it"),
     ("check-worker-ttl", "no heartbeat within worker-ttl"),

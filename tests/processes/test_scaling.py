@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from distributed import wait
+from distributed import Status, wait
 
 from dask_resilient.plugin import NAME
 from tests.processes.jobs import Job
@@ -19,6 +19,8 @@ def scale(x, n):
     """Scale and wait until it is so, and the plugin knows it."""
     x.cluster.scale(n)
     x.whole(n)
+    # A nanny whose worker is killed before it has heard of its start takes that for a failure, and gives up.
+    x.until(lambda: [nanny.status for nanny in x.cluster.workers.values()] == [Status.running] * n, what="nannies know")
     x.until(lambda: set(x.watch.members._members) == set(x.scheduler.workers), what="the plugin knows the same workers")
     assert all(row["protected"] for row in x.handle.workers())
 
