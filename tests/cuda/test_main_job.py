@@ -102,7 +102,8 @@ def test_device_memory_limit_holds_while_saving_and_loading(own):
     wait(held)
     x.durable(2 * N)
     before = x.client.run(places)
-    assert all(place["device bytes"] <= limit and place["host"] for place in before.values())
+    assert all(place["device bytes"] <= limit for place in before.values())
+    assert any(place["host"] for place in before.values())
     assert x.client.run(places) == before
     x.kill(x.addresses()[0])
     wait(held)

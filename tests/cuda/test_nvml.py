@@ -95,6 +95,7 @@ def test_pages_show_the_values_of_the_devices(x, cuda):
     cuda.gpu(0, hang=60)
     x.until(lambda: None in [value[0] for value in values().values()], what="an unknown value is unknown")
     assert x.ask(page)[0] == [0, 73]
+    cuda.clear()  # else Dask's own way, which uninstalling gives back, would hang
 
 
 def test_gpu_that_hangs_stalls_nobody(x, cuda):
@@ -125,3 +126,4 @@ def test_gpu_that_is_lost_freezes_no_metric(x, cuda):
     )
     first = x.ask(lambda: {ws.address: ws.metrics["time"] for ws in x.scheduler.workers.values()})
     x.until(lambda: all(ws.metrics["time"] > first[ws.address] for ws in x.scheduler.workers.values()))
+    cuda.clear()
