@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import dask
-from distributed import Client, LocalCluster
+from distributed import Client, LocalCluster, Status
 
 import dask_resilient as dr
 from dask_resilient.internals import nvml
@@ -181,11 +181,23 @@ class Processes:
     # -- faults ------------------------------------------------------------------------------------------------------
 
     def kill(self, *addresses: str) -> None:
-        """Kill workers with SIGKILL and wait until the scheduler has noticed."""
+        """Kill workers with SIGKILL and wait until the scheduler has noticed.
+
+        Not before their nannies have heard that they run. A nanny looks for that word 20 times a second; if its worker
+        dies in between and is started anew, the look for the old word takes the new one, so that the nanny waits for
+        ever: its worker runs, but is never restarted again, nor does closing it end.
+        """
+        self.until(lambda: all(map(self._known_to_nanny, addresses)), what="the nannies know that their workers run")
         pids = self.ask(lambda: [self.scheduler.workers[address].pid for address in addresses])
         for pid in pids:
             os.kill(pid, signal.SIGKILL)
         self.until(lambda: not set(addresses) & set(self.scheduler.workers), what="the scheduler noticed the loss")
+
+    def _known_to_nanny(self, address: str) -> bool:
+        nannies = [nanny for nanny in self.cluster.workers.values() if nanny.worker_address == address]
+        return all(nanny.process is None or nanny.process.status == Status.running for nanny in nannies) and (
+            bool(nannies) or address not in self.scheduler.workers
+        )
 
     def call(self, method: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         """Call a coroutine function of the scheduler on its event loop, and wait for it."""
