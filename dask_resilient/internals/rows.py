@@ -149,9 +149,12 @@ class Rows:
         to_released = self._original[start, "released"]
 
         def row(scheduler: Any, key: Any, stimulus_id: str, **kwargs: Any) -> RecsMsgs:
-            if key not in parked:
-                return func(scheduler, key, stimulus_id, **kwargs)
             ts = scheduler.tasks[key]
+            if key not in parked:
+                out = func(scheduler, key, stimulus_id, **kwargs)
+                if start == "waiting" and finish == "released" and self.detour.on:
+                    _take_back(ts, out[0])
+                return out
             if finish == "memory" and "startstops" in kwargs:
                 # The time of a load is not the task's: it would spoil the prefix's duration (occupancy, stealing).
                 kwargs["startstops"] = [
@@ -187,3 +190,14 @@ class Rows:
                     dep.dependents.add(p.anchor)
                     p.anchor.dependencies.add(dep)
                 p.ts.dependencies = set()
+
+
+def _take_back(ts: Any, recs: Recs) -> None:
+    """Take back what a task that no longer waits has asked for in the same batch, and that has not begun to wait.
+
+    Reachable since a task may err because one of its dependencies erred long ago, found out when it asks for that one:
+    Dask does not list it among the waiters of the others yet, and so would compute those for nobody.
+    """
+    for dep in ts.dependencies:
+        if dep.state == "released" and not dep.who_wants and not any(x.state == "waiting" for x in dep.dependents):
+            recs.setdefault(dep.key, "released")

@@ -133,3 +133,21 @@ async def test_pause_that_ends_between_two_transitions(x: Cluster) -> None:
     await x.done(y)
     await x.right(spec, y)
     del k, s
+
+
+@cluster_test()
+async def test_nothing_is_asked_for_by_who_errs_meanwhile(x: Cluster) -> None:
+    """J is lost and errs over K, whose D has erred since: what else J asked for is not computed (seed 700816)."""
+    parts = [f"S-{i}" for i in range(9)]
+    spec = {"R": [], **{part: ["R"] for part in parts}, "D": [], "K": ["D"], "X": ["D"], "J": [*parts, "K"]}
+    (j,) = x.persist(spec, "J")
+    await x.done(j)
+    x.world.errors["D"] = 10
+    (other,) = x.persist(spec, "X")
+    await x.done(other)
+    x.world.hold("R")
+    await x.lose(x.holder("J"))
+    await x.done(j)
+    with pytest.raises(UserError, match="D"):
+        await j.result()
+    await until(lambda: {x.task(key).state for key in ("R", *parts)} == {"released"}, what="nothing is asked for")

@@ -60,6 +60,8 @@ class Judge(SchedulerPlugin):
         """Keys whose function was assigned in this batch."""
         self._watches: list[Any] = []
         self._depth = 0
+        self._erred = False
+        """Whether, in this batch, a task erred because it was asked for."""
         self._transitions = scheduler._transitions
         scheduler._transitions = self._batch
         scheduler.add_plugin(self, name=self.name)
@@ -109,6 +111,8 @@ class Judge(SchedulerPlugin):
         """Look at one transition."""
         if finish not in ACTIVE:
             self._excused.discard(key)
+            # It erred when it was asked for, by then other things had been asked for beside it; plain Dask would hang.
+            self._erred |= (start, finish) == ("released", "erred")
             return
         ts = self.scheduler.tasks[key]
         is_run = getattr(ts.run_spec, "func", None) is compute
@@ -156,9 +160,10 @@ class Judge(SchedulerPlugin):
     def _look_at_begun(self) -> None:
         for key in self._begun:
             ts = self.scheduler.tasks.get(key)
-            if ts is None or ts.state == "released":
+            if (ts is None or ts.state == "released") and not self._erred:
                 self.problem("VAIN", f"{key} was assigned, and is given up in the same batch: its worker runs it")
         self._begun.clear()
+        self._erred = False
 
     def _look_at_parked(self) -> None:
         watch = self.watch
