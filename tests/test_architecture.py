@@ -26,9 +26,13 @@ DOORS = {
     "pandas": {"partitions", "testing"},
     "pyarrow": {"partitions", "testing"},
     "xarray": {"graph"},
+    "ml_dtypes": {"partitions", "testing"},
+    "scipy": {"partitions", "testing"},
+    "sparse": {"partitions", "testing"},
+    "hypothesis": {"testing"},
 }
 """Outside libraries, and the only rooms that may import them."""
-LATE = GPU | {"bokeh", "obstore", "pandas", "pyarrow", "xarray", "zarr"}
+LATE = GPU | {"bokeh", "hypothesis", "ml_dtypes", "obstore", "pandas", "pyarrow", "scipy", "sparse", "xarray", "zarr"}
 """Libraries that no scheduler needs: imported only inside the function that needs them."""
 
 

@@ -24,7 +24,7 @@ from dask_resilient.partitions.dtypes import dtype_from_json, dtype_to_json
 from dask_resilient.partitions.inexact import Inexact
 from dask_resilient.protocols import Payload, Staged
 
-__all__ = ["ArrayCodec", "restore_array", "stage_array"]
+__all__ = ["ArrayCodec", "lay_out", "restore_array", "stage_array"]
 
 Array = npt.NDArray[Any]
 
@@ -46,14 +46,9 @@ class ArrayCodec:
 def stage_array(codec: str, value: Array) -> Staged | Declined:
     """Stage an array, or the image of one in host memory, under the name of a codec."""
     try:
-        dtype = dtype_to_json(value.dtype)
-        core = _core(value)
+        schema, raw = lay_out(value)
     except Inexact as e:
         return Declined(f"the array {e}")
-    axes = _memory_order(core)
-    ordered = core.transpose(axes)
-    schema = {"dtype": dtype, "shape": list(value.shape), "core": list(ordered.shape), "axes": list(axes)}
-    raw = flat(ordered)
     if not (value.flags.c_contiguous and value.ndim and value.size and value.dtype.str in _ZARR):
         return stage_bytes(codec, schema, [raw])
     row_nbytes = value.nbytes // len(value)
@@ -61,6 +56,22 @@ def stage_array(codec: str, value: Array) -> Staged | Declined:
     chunks = cut([raw], step * row_nbytes)
     grid = (step, *value.shape[1:])
     return Staged(codec, schema, _ZARR[value.dtype.str], value.shape, grid, chunks, digest(chunks), value.nbytes)
+
+
+def lay_out(value: Array) -> tuple[dict[str, Any], memoryview]:
+    """Describe an array for `restore_array`, and show its bytes.
+
+    Raises
+    ------
+    Inexact
+        If it cannot come back exactly.
+    """
+    dtype = dtype_to_json(value.dtype)
+    core = _core(value)
+    axes = _memory_order(core)
+    ordered = core.transpose(axes)
+    schema = {"dtype": dtype, "shape": list(value.shape), "core": list(ordered.shape), "axes": list(axes)}
+    return schema, flat(ordered)
 
 
 def restore_array(schema: Mapping[str, Any], payload: Payload) -> Array:

@@ -98,17 +98,17 @@ class Packer:
         self.buffers: list[memoryview] = []
         self._end = 0
 
-    def add(self, raw: memoryview) -> dict[str, int]:
-        """Append a buffer and give its reference, JSON types only."""
+    def add(self, *raw: memoryview) -> dict[str, int]:
+        """Append a buffer, or several side by side, and give its reference, JSON types only."""
+        nbytes = sum(map(len, raw))
         gap = -self._end % ALIGNMENT
-        if gap and len(raw):
+        if gap and nbytes:
             self.buffers.append(memoryview(bytes(gap)))
             self._end += gap
         at = self._end
-        if len(raw):
-            self.buffers.append(raw)
-            self._end += len(raw)
-        return {"at": at, "nbytes": len(raw)}
+        self.buffers.extend(filter(len, raw))
+        self._end += nbytes
+        return {"at": at, "nbytes": nbytes}
 
     def add_array(self, array: npt.NDArray[Any]) -> dict[str, int]:
         """Append the items of a flat array; they are copied only if they do not lie side by side."""

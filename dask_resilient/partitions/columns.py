@@ -1,4 +1,4 @@
-"""pandas arrays that are plain buffers: NumPy, time zones, periods, nullable numbers, strings and Arrow.
+"""pandas arrays that are plain buffers: NumPy, time zones, periods, nullable numbers, strings, objects and Arrow.
 
 Each kind is one pair of functions in `KINDS`: array -> spec with references into the payload, and back. Arrays made of
 other indexes are in :mod:`dask_resilient.partitions.indexes`. Loaded lazily, with pandas; pyarrow only where it is
@@ -13,10 +13,13 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from dask_resilient.errors import Foreign
+from dask_resilient.errors import Foreign, Unreachable
 from dask_resilient.partitions.buffers import Packer, Unpacker
 from dask_resilient.partitions.dtypes import dtype_from_json, dtype_to_json
 from dask_resilient.partitions.inexact import Inexact
+from dask_resilient.partitions.objects import pack_objects, unpack_objects
+from dask_resilient.partitions.streams import pack_stream, unpack_stream
+from dask_resilient.partitions.texts import pack_texts, unpack_texts
 from dask_resilient.partitions.zones import zone_from_json, zone_to_json
 
 __all__ = ["KINDS", "KIND_OF", "Spec"]
@@ -100,71 +103,54 @@ def _pack_string(array: Any, out: Packer) -> Spec:
     if dtype.storage not in ("python", "pyarrow"):
         raise Inexact(f"has dtype {dtype!r}")
     spec: Spec = {"storage": dtype.storage, "missing_is": "NA" if dtype.na_value is pd.NA else "NaN"}
-    return spec | (_pack_ipc if dtype.storage == "pyarrow" else _pack_text)(array, out)
+    return spec | (_pack_arrow if dtype.storage == "pyarrow" else _pack_text)(array, out)
 
 
 def _unpack_string(spec: Mapping[str, Any], data: Unpacker) -> Any:
     storage, missing = spec["storage"], {"NA": pd.NA, "NaN": np.nan}[spec["missing_is"]]
-    # pandas 2.2 and older have no `na_value`, and only NA.
-    make: Any = pd.StringDtype
-    dtype = make(storage) if missing is pd.NA else make(storage, na_value=missing)
+    dtype = _string_dtype(storage, missing)
     if storage == "pyarrow":
-        return dtype.__from_arrow__(_unpack_ipc(spec, data))
+        return dtype.__from_arrow__(unpack_stream(spec, data))
     return pd.array(_unpack_text(spec, data, missing), dtype=dtype)
 
 
+def _string_dtype(storage: str, missing: Any) -> Any:
+    make: Any = pd.StringDtype
+    if missing is pd.NA:
+        return make(storage)
+    try:
+        return make(storage, na_value=missing)
+    except TypeError as e:
+        raise Unreachable(f"pandas {pd.__version__} has no strings with NaN: {e}; install pandas 2.3 or newer") from e
+
+
 def _pack_text(array: Any, out: Packer) -> Spec:
-    """Pack Python strings as UTF-8, lone surrogates included, which Arrow refuses."""
     missing = np.asarray(array.isna())
     values = np.asarray(array, dtype=object)
     if any(type(text) is not str for text in values[~missing]):
         raise Inexact("holds instances of a subclass of str")
-    coded = [b"" if gone else text.encode("utf-8", "surrogatepass") for text, gone in zip(values, missing, strict=True)]
-    ends = np.cumsum(np.fromiter(map(len, coded), np.dtype("<i8"), len(coded)))
-    text = memoryview(b"".join(coded))
-    return {"text": out.add(text), "ends": out.add_array(ends), "missing": out.add_array(missing)}
+    texts = np.where(missing, "", values).tolist() if missing.any() else values.tolist()
+    return {**pack_texts(texts, out), "missing": out.add_array(missing)}
 
 
 def _unpack_text(spec: Mapping[str, Any], data: Unpacker, missing_value: Any) -> Any:
-    text = data.take(spec["text"]).tobytes()
-    ends = data.take_array(spec["ends"], np.dtype("<i8")).tolist()
-    missing = data.take_array(spec["missing"], np.dtype(bool))
-    starts = [0, *ends[:-1]]
-    if len(missing) != len(ends) or (ends or [0])[-1] != len(text) or sorted(ends) != ends:
-        raise Foreign("the ends of the strings do not fit their text")
-    values = np.empty(len(ends), dtype=object)
-    values[:] = [text[start:end].decode("utf-8", "surrogatepass") for start, end in zip(starts, ends, strict=True)]
+    texts, missing = unpack_texts(spec, data), data.take_array(spec["missing"], np.dtype(bool))
+    if len(missing) != len(texts):
+        raise Foreign(f"{len(texts)} strings have {len(missing)} marks of what is missing")
+    values = np.empty(len(texts), dtype=object)
+    values[:] = texts
     values[missing] = missing_value
     return values
 
 
-def _pack_ipc(array: Any, out: Packer) -> Spec:
+def _pack_arrow(array: Any, out: Packer) -> Spec:
     import pyarrow as pa
 
-    values = pa.array(array)
-    if isinstance(values, pa.Array):
-        values = pa.chunked_array([values])
-    if "extension<" in str(values.type):  # such a type runs code of other libraries when it is read
-        raise Inexact(f"has the Arrow type {values.type}")
-    sink = pa.BufferOutputStream()
-    table = pa.table([values], names=[""])
-    with pa.ipc.new_stream(sink, table.schema) as writer:
-        writer.write_table(table)
-    return {"type": str(values.type), "stream": out.add(memoryview(sink.getvalue()).cast("B"))}
-
-
-def _unpack_ipc(spec: Mapping[str, Any], data: Unpacker) -> Any:
-    import pyarrow as pa
-
-    table = pa.ipc.open_stream(pa.py_buffer(data.take(spec["stream"]))).read_all()
-    table.validate(full=True)
-    if table.num_columns != 1 or str(table.column(0).type) != spec["type"]:
-        raise Foreign(f"the Arrow stream does not hold one column of type {spec['type']!r}")
-    return table.column(0)
+    return pack_stream(pa.array(array), out)
 
 
 def _unpack_arrow(spec: Mapping[str, Any], data: Unpacker) -> Any:
-    values = _unpack_ipc(spec, data)
+    values = unpack_stream(spec, data)
     dtype: Any = pd.ArrowDtype(values.type)
     return dtype.__from_arrow__(values)
 
@@ -174,11 +160,12 @@ Unpack = Callable[[Mapping[str, Any], Unpacker], Any]
 
 KINDS: dict[str, tuple[Pack, Unpack]] = {
     "numpy": (_pack_numpy, _unpack_numpy),
+    "object": (pack_objects, unpack_objects),
     "zoned": (_pack_zoned, _unpack_zoned),
     "period": (_pack_period, _unpack_period),
     "nullable": (_pack_nullable, _unpack_nullable),
     "string": (_pack_string, _unpack_string),
-    "arrow": (_pack_ipc, _unpack_arrow),
+    "arrow": (_pack_arrow, _unpack_arrow),
 }
 
 KIND_OF: dict[type, str] = {

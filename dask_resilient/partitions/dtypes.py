@@ -1,7 +1,7 @@
 """NumPy dtypes as JSON, exactly: a dtype that would come back different in any way is refused.
 
-Only the scalar types of NumPy itself are known here, so that no text in a receipt can bring in another library or an
-object dtype.
+Only the scalar types of NumPy itself and those of ml_dtypes are known here, by tables, so that no text in a receipt can
+bring in another library or an object dtype.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import numpy as np
 
 from dask_resilient.errors import Foreign, Unreachable
 from dask_resilient.partitions.inexact import Inexact
+from dask_resilient.partitions.mltypes import ML_DTYPES
 
 __all__ = ["dtype_from_json", "dtype_to_json"]
 
@@ -43,16 +44,20 @@ def dtype_from_json(spec: Any) -> np.dtype[Any]:
     Foreign
         If this is no description of such a dtype.
     Unreachable
-        If the format of long double on this machine is another one.
+        If the format of long double on this machine is another one, or ml_dtypes or its type is missing here.
     """
     dtype = _build(spec)
-    if dtype.hasobject or dtype.type not in _SCALARS:
+    if dtype.hasobject or not _is_known(dtype.type):
         raise Foreign(f"{spec!r} describes no dtype that a partition can have")
     return dtype
 
 
+def _is_known(kind: type) -> bool:
+    return kind in _SCALARS or (kind.__module__ == "ml_dtypes" and kind.__name__ in ML_DTYPES)
+
+
 def _describe(dtype: np.dtype[Any]) -> Any:
-    if dtype.hasobject or dtype.type not in _SCALARS:
+    if dtype.hasobject or not _is_known(dtype.type):
         raise Inexact(f"has dtype {dtype}")
     if dtype.metadata:
         raise Inexact(f"has a dtype with metadata ({dict(dtype.metadata)!r})")
@@ -61,6 +66,8 @@ def _describe(dtype: np.dtype[Any]) -> Any:
         return {"base": _describe(base), "shape": list(shape)}
     if dtype.names is not None:
         return _describe_fields(dtype)
+    if dtype.type not in _SCALARS:
+        return {"ml_dtypes": dtype.type.__name__}
     if issubclass(dtype.type, _LONG):
         # 16 bytes hold an 80-bit number on x86-64 and a 128-bit one on ARM.
         return {"long": dtype.char, "str": dtype.str, "mantissa": _mantissa()}
@@ -94,13 +101,19 @@ def _build(spec: Any) -> np.dtype[Any]:
         return _build_fields(spec)
     if "base" in spec:
         return np.dtype((dtype_from_json(spec["base"]), tuple(spec["shape"])))
+    if "ml_dtypes" in spec:
+        return _ml_dtype(spec["ml_dtypes"])
+    return _build_by_char(spec)
+
+
+def _build_by_char(spec: Mapping[str, Any]) -> np.dtype[Any]:
     if "long" in spec and spec["mantissa"] != _mantissa():
         raise Unreachable(f"long double has {spec['mantissa']!r} bits of mantissa there and {_mantissa()} here")
     char, text = spec["long" if "long" in spec else "char"], spec["str"]
     if char not in tuple(_CHARS):
         raise Foreign(f"{char!r} is no character of a dtype")
-    native = np.dtype(char)
-    dtype = native if native.str == text else native.newbyteorder(text[0])
+    native: np.dtype[Any] = np.dtype(char)
+    dtype: np.dtype[Any] = native if native.str == text else native.newbyteorder(text[0])
     if dtype.str != text:
         raise Foreign(f"{text!r} and {char!r} describe different dtypes")
     return dtype
@@ -112,6 +125,18 @@ def _build_fields(spec: Mapping[str, Any]) -> np.dtype[Any]:
     if not parts["names"]:
         return _plain(f"|V{parts['itemsize']}") if parts["itemsize"] else np.dtype([])
     dtype: np.dtype[Any] = np.dtype(parts, align=bool(spec["aligned"]))
+    return dtype
+
+
+def _ml_dtype(name: Any) -> np.dtype[Any]:
+    if name not in tuple(ML_DTYPES):
+        raise Foreign(f"{name!r} is no type of ml_dtypes that is known here")
+    try:
+        import ml_dtypes
+
+        dtype: np.dtype[Any] = np.dtype(getattr(ml_dtypes, name))
+    except (ImportError, AttributeError) as e:
+        raise Unreachable(f"dtype {name!r} is missing here: {e}; install or update ml_dtypes on every worker") from e
     return dtype
 
 

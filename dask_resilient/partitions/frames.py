@@ -1,9 +1,9 @@
-"""pandas tables: the buffers of all columns in one flat payload, and a schema that says where each lies.
+"""pandas tables and indexes: the buffers of all columns in one flat payload, and a schema that says where each lies.
 
 Column by column through the public API of pandas, so that no change of its block layout can change what is stored. A
 column whose values lie side by side is not copied. What comes back compares equal in everything that
 `pandas.testing.assert_frame_equal` can check, attrs and flags included; its columns are writable views of the payload.
-Never stored: object columns (nothing here is pickled) and sparse ones.
+Never stored: sparse columns, and object columns of other than immutable plain values (nothing here is pickled).
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
 import pandas as pd
 
 from dask_resilient.core.outcome import Declined
@@ -30,7 +31,7 @@ fragmented, which the original did not."""
 
 
 class TableCodec:
-    """Stages and restores `pandas.DataFrame` and `pandas.Series`."""
+    """Stages and restores `pandas.DataFrame`, `pandas.Series` and `pandas.Index`."""
 
     name = "pandas"
 
@@ -38,7 +39,7 @@ class TableCodec:
         """Stage a table, or say what in it cannot be exact."""
         out = Packer()
         try:
-            schema = _pack_frame(value, out) if type(value) is pd.DataFrame else _pack_series(value, out)
+            schema = _pack(value, out)
         except Inexact as e:
             return Declined(str(e))
         return stage_bytes(self.name, schema, out.buffers)
@@ -46,6 +47,10 @@ class TableCodec:
     def restore(self, schema: Mapping[str, Any], payload: Payload) -> Any:
         """Give the table back; its columns are views of the payload."""
         data = Unpacker(payload)
+        if "alone" in schema:
+            index = unpack_index(schema["alone"], data)
+            data.finish()
+            return index
         table = _unpack_frame(schema, data) if "columns" in schema else _unpack_series(schema, data)
         table.attrs = labels.loads(data.take(schema["attrs"]).tobytes()) if schema["attrs"] else {}
         data.finish()
@@ -56,13 +61,40 @@ class TableCodec:
         return table
 
 
+def _pack(value: Any, out: Packer) -> Spec:
+    if type(value) is pd.DataFrame:
+        return _pack_frame(value, out)
+    if type(value) is pd.Series:
+        return _pack_series(value, out)
+    return {"alone": _named("the index", pack_index, value, out)}
+
+
 def _pack_frame(frame: Any, out: Packer) -> Spec:
     names = [repr(label) for label in frame.columns]
+    arrays = [frame.iloc[:, i].array for i in range(len(names))]
+    if not _copies_on_write():
+        _refuse_twins(names, arrays)
     return {
         "columns": _named("the columns", pack_index, frame.columns, out),
-        "data": [_named(f"column {name}", pack_array, frame.iloc[:, i].array, out) for i, name in enumerate(names)],
+        "data": [_named(f"column {name}", pack_array, array, out) for name, array in zip(names, arrays, strict=True)],
         **_pack_rest(frame, out),
     }
+
+
+def _copies_on_write() -> bool:
+    return int(pd.__version__.partition(".")[0]) >= 3 or bool(pd.options.mode.copy_on_write)  # noqa: PLR2004
+
+
+def _refuse_twins(names: list[str], arrays: list[Any]) -> None:
+    """Raise `Inexact` if two columns are one array: restored, a change of one would no longer show in the other."""
+    seen: dict[Any, str] = {}
+    for name, array in zip(names, arrays, strict=True):
+        values = np.asarray(array) if type(array) is pd.arrays.NumpyExtensionArray else None
+        if values is None or not values.nbytes:
+            continue
+        twin = seen.setdefault((values.ctypes.data, values.strides), name)
+        if twin is not name:
+            raise Inexact(f"column {name} is the same memory as column {twin}; copy one of them")
 
 
 def _pack_series(series: Any, out: Packer) -> Spec:
@@ -94,14 +126,20 @@ def _unpack_frame(schema: Mapping[str, Any], data: Unpacker) -> Any:
     columns, (index, arrays) = unpack_index(schema["columns"], data), _unpack_rest(schema, data)
     if len(columns) != len(arrays):
         raise Foreign(f"{len(arrays)} columns have {len(columns)} labels")
-    frame = pd.DataFrame(dict(enumerate(arrays)), index=index, copy=False)
+    series = {i: _typed(array, index) for i, array in enumerate(arrays)}
+    frame = pd.DataFrame(series, index=index, copy=False)
     frame.columns = columns
     return frame.copy() if len(arrays) > _MANY else frame
 
 
 def _unpack_series(schema: Mapping[str, Any], data: Unpacker) -> Any:
     index, [array] = _unpack_rest(schema, data)
-    return pd.Series(array, index=index, name=labels.from_json(schema["name"]), copy=False)
+    return pd.Series(array, index=index, dtype=array.dtype, name=labels.from_json(schema["name"]), copy=False)
+
+
+def _typed(array: Any, index: Any) -> Any:
+    """Keep pandas from looking into a column of objects for what else it could be."""
+    return pd.Series(array, index=index, dtype=object, copy=False) if array.dtype == object else array
 
 
 def _unpack_rest(schema: Mapping[str, Any], data: Unpacker) -> tuple[Any, list[Any]]:

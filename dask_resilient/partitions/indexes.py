@@ -18,7 +18,7 @@ from dask_resilient.partitions.buffers import Packer, Unpacker
 from dask_resilient.partitions.columns import KIND_OF, KINDS, Pack, Spec, Unpack
 from dask_resilient.partitions.inexact import Inexact
 
-__all__ = ["pack_array", "pack_index", "unpack_array", "unpack_index"]
+__all__ = ["pack_array", "pack_freq", "pack_index", "unpack_array", "unpack_index"]
 
 
 def pack_array(array: Any, out: Packer) -> Spec:
@@ -30,7 +30,7 @@ def pack_array(array: Any, out: Packer) -> Spec:
         If its dtype has no exact form here.
     """
     bare = isinstance(array.dtype, np.dtype) or type(array) is pd.arrays.NumpyExtensionArray
-    kind = "numpy" if bare else _KIND_OF.get(type(array.dtype))
+    kind = ("object" if array.dtype.kind == "O" else "numpy") if bare else _KIND_OF.get(type(array.dtype))
     if kind is None:
         raise Inexact(f"has dtype {array.dtype}")
     return {"kind": kind, **_KINDS[kind][0](array, out)}
@@ -59,7 +59,7 @@ def pack_index(index: Any, out: Packer) -> Spec:
     if index.dtype == object:
         return spec | {"labels": out.add(labels.dumps(index.tolist()))}
     freq = getattr(index, "freq", None) if isinstance(index, pd.DatetimeIndex | pd.TimedeltaIndex) else None
-    return spec | {"array": pack_array(index.array, out), "freq": _pack_freq(freq)}
+    return spec | {"array": pack_array(index.array, out), "freq": pack_freq(freq)}
 
 
 def unpack_index(spec: Mapping[str, Any], data: Unpacker) -> Any:
@@ -103,7 +103,14 @@ def _unpack_multi(spec: Mapping[str, Any], data: Unpacker) -> Any:
     )
 
 
-def _pack_freq(freq: Any) -> str | None:
+def pack_freq(freq: Any) -> str | None:
+    """Give the name of the frequency of an index.
+
+    Raises
+    ------
+    Inexact
+        If the name does not say all of it.
+    """
     if freq is None:
         return None
     try:

@@ -16,7 +16,7 @@ from dask_resilient.partitions.buffers import own
 from dask_resilient.partitions.inexact import Inexact
 from dask_resilient.protocols import Codec, Payload, Staged
 
-__all__ = ["register", "restore", "stage"]
+__all__ = ["codec_of", "register", "restore", "stage"]
 
 TypeName = tuple[str, str]
 """Module and qualified name of a type."""
@@ -42,24 +42,50 @@ def register(name: str, load: Callable[[], Codec], types: Iterable[TypeName], *,
     name
         Name of the codec, kept in receipts for ever: a codec that reads another schema needs another name.
     load
-        Imports and makes the codec; called at its first use.
+        Imports and makes the codec, a `protocols.Codec`; called at its first use, without arguments.
     types
-        Module and qualified name of each type, as ``("numpy", "ndarray")``.
+        Module and qualified name of each type, as ``[("my_package", "Thing")]``.
     subclasses
         Whether instances of subclasses may be staged too. They come back as what the codec makes of them.
 
     Raises
     ------
     SettingError
-        If the name or a type has a codec already.
+        If the name or a type has a codec already, or an argument cannot work.
     """
-    rows = {entry: _Row(name, subclasses) for entry in types}
+    entries = _checked(name, load, types)
+    rows = {entry: _Row(name, bool(subclasses)) for entry in entries}
     if name in _LOADERS:
         raise SettingError(f"a codec {name!r} is registered already; choose another name")
     if taken := _TYPES.keys() & rows:
         raise SettingError(f"{sorted(taken)!r} have a codec already; register the codec for other types")
     _LOADERS[name] = load
     _TYPES.update(rows)
+
+
+def _checked(name: Any, load: Any, types: Any) -> list[TypeName]:
+    """Check what a user registers, and give the types as a list."""
+    if not isinstance(name, str) or not name:
+        raise SettingError(f"{name!r} is no name of a codec; give text such as 'my_package.Thing'")
+    if not callable(load):
+        raise SettingError(f"load = {load!r} of codec {name!r} cannot be called; give a function that makes the codec")
+    entries = list(types) if isinstance(types, Iterable) and not isinstance(types, str) else []
+    if not entries or not all(_is_type_name(entry) for entry in entries):
+        raise SettingError(
+            f"types = {types!r} of codec {name!r} must be pairs of a module and a qualified name, such as "
+            "[('my_package', 'Thing')]"
+        )
+    return [(module, kind) for module, kind in entries]
+
+
+def _is_type_name(entry: Any) -> bool:
+    return isinstance(entry, list | tuple) and [type(each) for each in entry] == [str, str]
+
+
+def codec_of(kind: type) -> str | None:
+    """Give the name of the codec that stages the instances of a type, or None."""
+    row = _look_up(kind)
+    return None if row is None else row.codec
 
 
 def stage(value: Any) -> Staged | Declined:

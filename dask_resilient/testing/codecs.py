@@ -28,7 +28,7 @@ from dask_resilient import partitions
 from dask_resilient.errors import Foreign, LoadError
 from dask_resilient.protocols import Payload, Staged
 
-__all__ = ["CodecContract", "payload_of", "round_trip", "staged"]
+__all__ = ["CodecContract", "damaged_schemas", "payload_of", "round_trip", "staged"]
 
 _INTRUDERS: tuple[Any, ...] = (None, -1, 2**62, True, 1.5, "this.s", "O", [], [2**62], {}, {"this": "s"})
 """What a damaged or hostile schema may hold anywhere; ``this`` is a module that nobody has imported."""
@@ -54,6 +54,11 @@ def round_trip(value: Any) -> Any:
     """Stage a value and restore it as from a store, its schema through JSON."""
     result = staged(value)
     return partitions.restore(result.codec, json.loads(json.dumps(result.schema)), payload_of(result))
+
+
+def damaged_schemas(schema: Any) -> list[Any]:
+    """Give some copies of a schema in which one part is what a damaged or hostile store may hold there."""
+    return _some(_mutants(schema))
 
 
 class CodecContract:
@@ -109,7 +114,7 @@ class CodecContract:
         libraries = _libraries()
         tracemalloc.start()
         try:
-            for schema in _some(_mutants(result.schema)):
+            for schema in damaged_schemas(result.schema):
                 ending = _ending(result, schema, payload.copy())
                 assert not isinstance(ending, Exception) or isinstance(ending, LoadError), (schema, ending)
             peak = tracemalloc.get_traced_memory()[1]

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import datetime as dt
+import decimal
+import uuid
 import zoneinfo
 
 import dateutil.tz
@@ -17,8 +19,13 @@ def frame(values, **kwargs):
     return pd.DataFrame({"x": values}, **kwargs)
 
 
+def objects(*values):
+    return frame(pd.Series(values, dtype=object))  # without a dtype pandas 3 would make strings of them
+
+
 def string(storage, missing):
-    dtype = pd.StringDtype(storage, na_value=missing)
+    # Until pandas 2.3 there is no `na_value`, and only NA.
+    dtype = pd.StringDtype(storage) if missing is pd.NA else pd.StringDtype(storage, na_value=missing)
     return frame(pd.array(["a", None, "", "schön", "日本\0"], dtype=dtype))
 
 
@@ -83,6 +90,21 @@ EXACT = {
     "fixed offset": lambda: frame(pd.to_datetime(["2020-07-01"]).tz_localize(dt.timezone(dt.timedelta(hours=-3.5)))),
     "periods": lambda: frame(pd.PeriodIndex(["2020-01", None], freq="M")),
     "periods of business quarters": lambda: frame(pd.period_range("2020", periods=3, freq="Q-NOV")),
+    # objects
+    "objects, text": lambda: objects("a", "", "schön", "\ud800"),
+    "objects, each kind of missing": lambda: objects("a", None, np.nan, pd.NA, pd.NaT, ""),
+    "objects, nothing but missing": lambda: objects(None, np.nan),
+    "objects, mixed": lambda: objects(1, "a", True, False, 2**70, -0.5, -0.0, b"\0\xff"),
+    "objects, dates and decimals": lambda: objects(
+        dt.date(2020, 1, 1), dt.datetime(2020, 1, 1, tzinfo=BERLIN), decimal.Decimal("1.10"), uuid.UUID(int=1)
+    ),
+    "objects, pandas scalars": lambda: objects(
+        pd.Timestamp("2020", tz=BERLIN), pd.Timedelta(1, "ns"), np.int8(1), np.float32(0.1)
+    ),
+    "objects, only timestamps": lambda: pd.DataFrame({"x": pd.Series([pd.Timestamp("2020")] * 2, dtype=object)}),
+    "objects, NaN with a payload": lambda: objects(float(NAN_PAYLOAD[0]), np.nan),
+    "objects, no rows": lambda: pd.DataFrame({"x": np.array([], object)}, dtype=object),
+    "objects, series": lambda: pd.Series(["a", None], dtype=object, name="s", index=["x", "x"]),
     # nullable, strings, Arrow
     "nullable ints": lambda: pd.DataFrame(
         {t: pd.array([1, None], dtype=t) for t in ("Int8", "Int16", "Int32", "Int64", "UInt8", "UInt64")}
@@ -107,6 +129,10 @@ EXACT = {
     "Arrow dictionary": lambda: arrow(["a", None, "a"], arrow_type(lambda pa: pa.dictionary(pa.int32(), pa.string()))),
     "Arrow timestamps": lambda: arrow(
         [dt.datetime(2020, 1, 1, tzinfo=BERLIN), None], arrow_type(lambda pa: pa.timestamp("ms", "Europe/Berlin"))
+    ),
+    "Arrow dictionary, no rows": lambda: EXACT["Arrow dictionary"]()[:0],
+    "Arrow without a chunk": lambda: frame(
+        pd.arrays.ArrowExtensionArray(arrow_type(lambda pa: pa.chunked_array([], "i4")))
     ),
     "Arrow nulls": lambda: arrow([None, None], "null"),
     "Arrow in chunks, sliced": lambda: pd.concat([arrow([1, None], "int8"), arrow([3, 4], "int8")])[1:],
@@ -189,6 +215,18 @@ EXACT = {
     "series with attrs and flags": lambda: flagged(with_(pd.Series([1], index=["a"]), attrs={"a": 1})),
     "series of categories": lambda: pd.Series(pd.Categorical(["a", "b"]), name=("a", 1)),
     "series, empty": lambda: pd.Series([], dtype="M8[ms]"),
+    # indexes alone, as the partitions of `ddf.index`
+    "index of ints": lambda: pd.Index([3, 1], dtype="i1", name=7),
+    "index of a range": lambda: pd.RangeIndex(10, 2, -2, name="r"),
+    "index of strings": lambda: pd.Index(["a", None]),
+    "index of objects": lambda: pd.Index(["a", None, ("t", 1)], dtype=object, tupleize_cols=False),
+    "index of times": lambda: pd.date_range("2020", periods=3, freq="2h", tz=BERLIN, name="t"),
+    "index of timedeltas": lambda: pd.timedelta_range("1h", periods=3, freq="30min"),
+    "index of periods": lambda: pd.period_range("2020", periods=3, freq="D"),
+    "index of intervals": lambda: pd.interval_range(0, 3, closed="both"),
+    "index of categories": lambda: pd.CategoricalIndex(["a", "b"], categories=["b", "a", "z"], ordered=True),
+    "index of several levels": lambda: pd.MultiIndex.from_product([["a", "b"], [1, 2]], names=["k", None]),
+    "index of nothing": lambda: pd.Index([], dtype="f4"),
 }
 
 
@@ -201,8 +239,11 @@ class Text(str):
 
 
 DECLINED = {
-    "objects": (lambda: frame([1, "a"]), r"column 'x' has dtype object"),
-    "object series": (lambda: pd.Series([1, "a"], name="s"), r"series 's' has dtype object"),
+    "lists": (lambda: frame([[1], [2]]), r"column 'x' has dtype object and in row 0 a builtins.list"),
+    "sets": (lambda: frame(["a", {1}]), r"column 'x' has dtype object and in row 1 a builtins.set"),
+    "dicts": (lambda: frame([{"a": 1}, None]), r"column 'x' has dtype object and in row 0 a builtins.dict"),
+    "subclass of str": (lambda: objects(Text("a")), r"column 'x' .* row 0 a .*Text"),
+    "object series": (lambda: pd.Series([1, object], name="s"), r"series 's' has dtype object and in row 1 a builtins"),
     "sparse": (lambda: frame(pd.arrays.SparseArray([0, 1])), r"column 'x' has dtype Sparse"),
     "label of a strange type": (lambda: numbers(columns=pd.Index(["a", object], dtype=object)), r"the columns .*label"),
     "label of a subclass": (lambda: numbers(columns=pd.Index(["a", Text("b")], dtype=object)), r"the columns .*Text"),
@@ -239,6 +280,14 @@ DECLINED = {
     ),
     "subclass of DataFrame": (lambda: Frame({"x": [1]}), r"no codec for .*Frame"),
 }
+
+
+VERSION = tuple(map(int, pd.__version__.split(".")[:2]))
+"""Of pandas; what an older one cannot make is left out of the tables."""
+
+if VERSION < (2, 3):
+    del EXACT["Python strings, NaN"], EXACT["Arrow strings, NaN"]
+    del DECLINED["Arrow extension type"]  # comes with the oldest pyarrow too, which has none of its own
 
 
 def circle():

@@ -9,6 +9,7 @@ import zlib
 import numpy as np
 import pytest
 
+import dask_resilient as dr
 from dask_resilient import partitions
 from dask_resilient.core.outcome import Declined
 from dask_resilient.errors import Foreign, SettingError, Unreachable
@@ -55,17 +56,18 @@ def register(codec, **kwargs):
 
 
 def test_lookup_imports_no_library():
-    """Importing the room, and staging an array or a value without a codec, import neither pandas nor pyarrow."""
+    """Importing the room, and staging arrays or Python's own values, import neither pandas nor other libraries."""
     code = (
         "import sys, numpy, dask_resilient; before = set(sys.modules)\n"
-        "from dask_resilient import partitions as p; p.stage(5); p.stage(numpy.ones(2))\n"
-        "sys.exit(', '.join({'pandas', 'pyarrow', 'pytz'} & (set(sys.modules) - before)) or 0)"
+        "from dask_resilient import partitions as p; p.stage(p); p.stage([5, numpy.float32(1), numpy.ones(2)])\n"
+        "late = {'ml_dtypes', 'pandas', 'pyarrow', 'pytz', 'scipy', 'sparse'} & (set(sys.modules) - before)\n"
+        "sys.exit(', '.join(late) or 0)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
 
 
-@pytest.mark.parametrize("value", [None, 5, "text", [1], {}, Thing(), Thing, types])
+@pytest.mark.parametrize("value", [{1}, range(3), bytearray(2), Ellipsis, Thing(), Thing, types])
 def test_type_without_a_codec_is_declined(value):
     """A type that is not in the table is declined by its name."""
     kind = type(value)
@@ -93,6 +95,29 @@ def test_registering_twice_is_an_error(codec):
     with pytest.raises(SettingError, match="have a codec already"):
         partitions.register("other", lambda: codec, [("numpy", "ndarray")])
     assert "other" not in table._LOADERS
+
+
+BAD = {
+    "no name": (5, list, [("m", "T")], "no name of a codec"),
+    "empty name": ("", list, [("m", "T")], "no name of a codec"),
+    "no function": ("a", None, [("m", "T")], "cannot be called"),
+    "no pairs": ("a", list, ("numpy", "ndarray"), r"such as \[\('my_package', 'Thing'\)\]"),
+    "a type itself": ("a", list, [Thing], "must be pairs"),
+    "one name": ("a", list, "Thing", "must be pairs"),
+    "three names": ("a", list, [("m", "T", "x")], "must be pairs"),
+    "nothing": ("a", list, [], "must be pairs"),
+    "no list": ("a", list, 5, "must be pairs"),
+}
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_registration_that_cannot_work_is_an_error(codec, name):
+    """What is registered wrongly is said at once, with what to write instead, and changes nothing."""
+    *args, reason = BAD[name]
+    before = dict(table._TYPES)
+    with pytest.raises(SettingError, match=reason):
+        dr.register_codec(*args)
+    assert before == table._TYPES
 
 
 @pytest.mark.parametrize("error", [ValueError("bad"), MemoryError(), RecursionError(), ImportError("no lib")])
@@ -143,7 +168,7 @@ def test_unknown_codec_is_unreachable(name):
 
 
 @pytest.mark.parametrize("schema", [None, [], "x", 5])
-@pytest.mark.parametrize("codec", ["numpy.ndarray", "pandas"])
+@pytest.mark.parametrize("codec", ["numpy.ndarray", "numpy.ma", "pandas", "python", "scipy.sparse", "sparse"])
 def test_schema_that_is_no_object_is_foreign(codec, schema):
     """A schema of another shape than an object describes nothing."""
     with pytest.raises(Foreign):
