@@ -13,6 +13,7 @@ from dask_resilient.client.install import connect, install
 from dask_resilient.client.report import Report
 from dask_resilient.errors import (
     NotInstalledError,
+    NotStored,
     ResilienceError,
     ResilienceWarning,
     SettingError,
@@ -20,6 +21,8 @@ from dask_resilient.errors import (
     UnsupportedType,
 )
 from dask_resilient.graph import checkpoint
+from dask_resilient.graph import open_milestone as open  # noqa: A004 - dr.open, as zarr.open
+from dask_resilient.partitions import register as register_codec
 from dask_resilient.plugin import Resilience
 
 __version__ = "0.1.0"
@@ -27,6 +30,7 @@ __version__ = "0.1.0"
 __all__ = [
     "Handle",
     "NotInstalledError",
+    "NotStored",
     "Report",
     "Resilience",
     "ResilienceError",
@@ -37,6 +41,8 @@ __all__ = [
     "checkpoint",
     "connect",
     "install",
+    "open",
+    "register_codec",
 ]
 
 _config.load_defaults()

@@ -6,7 +6,7 @@ So scheduler and workers act on what the client was told, whatever their own con
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
@@ -22,6 +22,7 @@ class Settings:
 
     enabled: bool = True
     store: str | None = None
+    codecs: tuple[str, ...] = ()
     save_memory: float = 0.1
     save_task_wait: float = 30.0
     save_run_wait: float = 0.05
@@ -91,14 +92,11 @@ def _flatten(raw: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, An
 
 
 def _check(name: str, key: str, value: Any) -> Any:
-    if name in ("enabled", "recover_enabled", "recover_untested_dask"):
-        if not isinstance(value, bool):
-            raise SettingError(f"{key} = {value!r} must be true or false")
-        return value
-    if name == "store":
-        if value is not None and not isinstance(value, str):
-            raise SettingError(f"{key} = {value!r} must be a path or a file:// URL")
-        return value
+    if name in _OTHERS:
+        kind, fits, make = _OTHERS[name]
+        if not fits(value):
+            raise SettingError(f"{key} = {value!r} must be {kind}")
+        return make(value)
     example = "30 or '30s'" if name in _TIMES else "0.1"
     number = _seconds(key, value) if name in _TIMES and isinstance(value, str) else value
     if isinstance(number, bool) or not isinstance(number, (int, float)) or not number >= 0:
@@ -108,6 +106,21 @@ def _check(name: str, key: str, value: Any) -> Any:
     if name == "recover_margin" and number < 1:
         raise SettingError(f"{key} = {value!r} must be at least 1")
     return float(number)
+
+
+def _is_names(value: Any) -> bool:
+    return isinstance(value, list | tuple) and all(isinstance(each, str) for each in value)
+
+
+_FLAG = ("true or false", lambda value: isinstance(value, bool), bool)
+_OTHERS: dict[str, tuple[str, Callable[[Any], bool], Callable[[Any], Any]]] = {
+    "enabled": _FLAG,
+    "recover_enabled": _FLAG,
+    "recover_untested_dask": _FLAG,
+    "store": ("a path or a file:// URL", lambda value: value is None or isinstance(value, str), lambda value: value),
+    "codecs": ("a list of names of modules, such as ['my_package.codecs']", _is_names, tuple),
+}
+"""Settings that are no numbers: what they must be, how that is told, and what becomes of it."""
 
 
 def _seconds(key: str, value: str) -> float:

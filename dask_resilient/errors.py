@@ -6,6 +6,7 @@
     ├── SettingError (ValueError)         a setting or an argument that cannot work
     ├── UnsupportedType (TypeError)       something that is no Dask collection was marked
     ├── NotInstalledError (LookupError)   no plugin runs on this scheduler, or a node lacks the package
+    ├── NotStored (LookupError)           no such milestone, or partitions of it are missing
     ├── StoreError (OSError)              the store as a whole cannot be used
     ├── ChangedWhileWriting               the value changed between its task and the end of the write
     └── LoadError                         one stored partition could not be given back
@@ -26,6 +27,7 @@ __all__ = [
     "Foreign",
     "LoadError",
     "NotInstalledError",
+    "NotStored",
     "ResilienceError",
     "ResilienceWarning",
     "SettingError",
@@ -49,6 +51,14 @@ class UnsupportedType(ResilienceError, TypeError):
 
 class NotInstalledError(ResilienceError, LookupError):
     """The plugin does not run on this scheduler, or a node lacks the package."""
+
+
+class NotStored(ResilienceError, LookupError):
+    """There is no such milestone in the store, or partitions of it are missing."""
+
+    def __str__(self) -> str:
+        """Give the sentence without the quotes that a `LookupError` of one word would have."""
+        return str(self.args[0]) if self.args else ""
 
 
 class StoreError(ResilienceError, OSError):

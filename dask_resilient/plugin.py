@@ -18,8 +18,10 @@ from distributed.diagnostics.plugin import SchedulerPlugin
 
 from dask_resilient import config
 from dask_resilient.config import Settings
+from dask_resilient.scheduler.lease import Lease
 from dask_resilient.scheduler.queue import StoreQueue
 from dask_resilient.scheduler.sides import Sides
+from dask_resilient.scheduler.status import status
 from dask_resilient.scheduler.watch import Watch
 from dask_resilient.store import resolve
 from dask_resilient.worker.bootstrap import ResilienceNanny, ResilienceWorker, dumps
@@ -63,6 +65,7 @@ class Resilience(SchedulerPlugin):
         self._sides: Sides | None = None
         self._scheduler: Any = None
         self._seen = False
+        self._lease: Lease | None = None
         self._undoing: asyncio.Future[None] | None = None
 
     # -- registering -------------------------------------------------------------------------------------------------
@@ -117,6 +120,8 @@ class Resilience(SchedulerPlugin):
         if queue.store is None:
             return None
         await queue.journal(self.run, "run", {"started": time(), "store": self.settings.store})
+        assert self._watch is not None
+        self._lease = Lease(queue, self.run, self._watch.ledger)
         return queue.store.token
 
     def _alive(self) -> bool:
@@ -182,26 +187,12 @@ class Resilience(SchedulerPlugin):
         if method in rows:
             return rows[method]()
         if method == "status":
-            return await self.status()
+            assert self._queue is not None
+            return await status(self.run, self.settings, watch, self._queue)
         if method == "complete":
             assert self._queue is not None
             return await self._queue.journal(self.run, "complete", {"completed": time()})
         raise ValueError(f"dask-resilient on the scheduler has no method {method!r}")
-
-    async def status(self) -> dict[str, Any]:
-        """Give what the report says besides the rows: is it protecting, with what, since when."""
-        watch, queue = self._watch, self._queue
-        assert watch is not None
-        assert queue is not None
-        return {
-            "run": self.run,
-            "store": self.settings.store,
-            "survives": queue.store.describe() if queue.store is not None else "",
-            "store_reason": await queue.state(),
-            "recovery_off": watch.recovery_off,
-            "loads": dict(watch.copies.endings),
-            "milestones": watch.ledger.summary(),
-        }
 
     # -- hooks -------------------------------------------------------------------------------------------------------
 
@@ -239,8 +230,7 @@ class Resilience(SchedulerPlugin):
         """End with the scheduler; the process may go on, and start another one."""
         if self._sides is not None:
             self._sides.close()
-        if self._queue is not None:
-            self._queue.close()
+        self._end_lease()
 
     # -- leaving -----------------------------------------------------------------------------------------------------
 
@@ -288,11 +278,17 @@ class Resilience(SchedulerPlugin):
             scheduler.stream_handlers[NAME] = _ignore
         if self._sides is not None:
             await self._sides.remove()
-        if self._queue is not None:
-            self._queue.close()
+        self._end_lease()
         # Last, since an instance that is registered meanwhile waits until this name is free.
         if scheduler.handlers.get(NAME) == self._rpc:
             del scheduler.handlers[NAME]
+
+    def _end_lease(self) -> None:
+        lease, self._lease = self._lease, None
+        if lease is not None:
+            lease.end()
+        if self._queue is not None:
+            self._queue.close()
 
 
 def _ignore(**msg: Mapping[str, Any]) -> None:

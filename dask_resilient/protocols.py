@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dask_resilient.core.manifest import Place, Receipt
+from dask_resilient.core.milestones import Milestone
 from dask_resilient.core.outcome import Declined
 
 Payload = npt.NDArray[np.uint8]
@@ -39,6 +40,8 @@ class Staged:
     """Of each chunk, taken inside the task."""
     nbytes: int
     """Bytes of the value's buffers, without padding."""
+    dimension_names: tuple[str | None, ...] = ()
+    """Names of the axes of `shape`, for other readers of the store; empty where nobody knows them."""
 
 
 class Codec(Protocol):
@@ -109,6 +112,15 @@ class PartitionStore(Protocol):
         ------
         StoreError, Damaged, Foreign
             If that cannot be told, or the receipt cannot be used.
+        """
+
+    def declare(self, milestone: Milestone) -> None:
+        """Create ``milestones/<m>.json``; it may exist already. Before the first receipt of that milestone.
+
+        Raises
+        ------
+        StoreError
+            If it could not be created.
         """
 
     def revoke(self, place: Place, reason: str) -> None:

@@ -45,8 +45,8 @@ def save(value: Any, ticket: Mapping[str, Any]) -> Any:
     value
         The partition.
     ticket
-        ``name`` of the milestone, ``key`` that this partition has in the graph, ``npartitions`` of the milestone, and
-        ``keep``.
+        ``name`` of the milestone, ``key`` that this partition has in the graph, ``npartitions`` of the milestone,
+        ``keep``, its description as bytes (``milestone``), and for xarray the names of the axes (``dims``).
     """
     try:
         worker = _worker()
@@ -57,7 +57,7 @@ def save(value: Any, ticket: Mapping[str, Any]) -> Any:
             side.save(value, ticket)
     except Exception:
         if _first("save"):
-            logger.exception("Saving a partition failed, the job goes on (said once): %r", dict(ticket))
+            logger.exception("Saving a partition failed, the job goes on (said once): %r", ticket.get("name"))
     return value
 
 
@@ -75,6 +75,28 @@ def load(ticket: Mapping[str, Any]) -> Any:
 
         raise Reschedule
     return side.load(ticket)
+
+
+def read_stored(ticket: Mapping[str, Any]) -> Any:
+    """Give one partition of a milestone that was opened outside any run.
+
+    Parameters
+    ----------
+    ticket
+        ``store``, the absolute path of its root, its ``token``, the path of the ``receipt`` below the root, and the
+        ``codecs`` modules that register codecs of the user's.
+
+    Raises
+    ------
+    Unreachable, Damaged, Foreign
+        If it cannot be read, or is not what its receipt says. Nothing is recomputed: there is nothing to do so from.
+    """
+    from dask_resilient import partitions
+    from dask_resilient.store import read_at
+
+    partitions.load_modules(ticket.get("codecs", ()))
+    receipt, payload = read_at(ticket["store"], ticket["token"], ticket["receipt"])
+    return partitions.restore(receipt.codec, receipt.schema, payload)
 
 
 def _worker() -> Any:

@@ -4,12 +4,21 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 import yaml
+from click.testing import CliRunner
+
+from dask_resilient import partitions
+from dask_resilient.cli import resilience
+from dask_resilient.core.manifest import Place
+from dask_resilient.core.milestones import Description, Milestone
+from dask_resilient.store import open_store
 
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -120,6 +129,25 @@ def test_readme_commands_are_one_line_each_and_name_what_exists():
     assert len(lines) == 2
     for path in re.findall(r"[\w-]+/[\w./-]+\.(?:py|txt)", " ".join(lines)):
         assert (ROOT / path).is_file(), path
+
+
+TOOLS = [line for page in PAGES for line in commands(page) if line.startswith("dask resilience")]
+
+
+@pytest.mark.parametrize("line", TOOLS)
+def test_a_command_line_of_ours_runs(line, tmp_path, monkeypatch):
+    """Each `dask resilience` line on a page does what it says on a store that has what it names."""
+    words = shlex.split(line)
+    monkeypatch.chdir(tmp_path)
+    store = open_store(words[3], create=True)
+    description = Description("squares", "array", 2, numblocks=(2,), chunks=((3, 3),))
+    store.declare(Milestone("m0", "run", 1.0, description))
+    for index in "01":
+        facts = {"key": "k", "run": "run"}
+        store.write(Place("m0", index, 0, f"a{index}"), partitions.stage(np.arange(3)), facts)
+    done = CliRunner().invoke(resilience, words[2:], catch_exceptions=False)
+    assert done.exit_code == 0, done.output
+    assert done.stdout
 
 
 def test_everything_public_is_documented():

@@ -119,13 +119,14 @@ class Receipt:
     producer: Mapping[str, Any] = field(default_factory=dict)
     """Device, host and worker that made it, and when (UNIX seconds)."""
     parents: tuple[str, ...] = ()
+    temporary: bool = False
+    """For its run only, no part of a milestone: once the run has ended it is garbage."""
     seconds: Mapping[str, float] = field(default_factory=dict)
     """What it cost to make and to write, in seconds."""
 
     def dumps(self) -> bytes:
         """Give the bytes of the file, with the SHA-256 over everything else in it."""
-        body = {"format": FORMAT, **asdict(self)}
-        return json.dumps({**body, "sha256": _seal(body)}, indent=1).encode()
+        return seal(asdict(self))
 
     @property
     def stored_nbytes(self) -> int:
@@ -133,7 +134,41 @@ class Receipt:
         return sum(size for size, _ in self.chunks)
 
 
-def _seal(body: Mapping[str, Any]) -> str:
+def seal(body: Mapping[str, Any]) -> bytes:
+    """Give the bytes of a JSON file: what it says, the format, and the SHA-256 over both.
+
+    Raises
+    ------
+    TypeError, ValueError
+        If `body` holds what JSON does not keep.
+    """
+    whole = {"format": FORMAT, **body}
+    return json.dumps({**whole, "sha256": _sha256(whole)}, indent=1).encode()
+
+
+def unseal(raw: bytes, what: str) -> dict[str, Any]:
+    """Read what `seal` gave, and check that nothing in it was changed or cut off.
+
+    Raises
+    ------
+    Damaged
+        If it is no JSON object, or its SHA-256 does not fit.
+    Foreign
+        If it is sound, but of a format that this version does not know.
+    """
+    try:
+        body: dict[str, Any] = json.loads(raw)
+        found = body.pop("sha256")
+        if found != _sha256(body):
+            raise Damaged(f"{what} differs from its own SHA-256")
+        if body.pop("format") != FORMAT:
+            raise Foreign(f"{what} has a format that this version of dask-resilient does not know")
+    except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as e:
+        raise Damaged(f"{what} cannot be read: {e!r}") from e
+    return body
+
+
+def _sha256(body: Mapping[str, Any]) -> str:
     return hashlib.sha256(json.dumps(body, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
 
 
@@ -147,16 +182,26 @@ def loads_receipt(raw: bytes) -> Receipt:
     Foreign
         If it is sound, but of a format that this version does not know.
     """
+    body = unseal(raw, "the receipt")
     try:
-        body = json.loads(raw)
-        seal = body.pop("sha256")
-        if seal != _seal(body):
-            raise Damaged("the receipt differs from its own SHA-256")
-        if body.pop("format") != FORMAT:
-            raise Foreign("the receipt has a format that this version of dask-resilient does not know")
         body["place"] = Place.from_dict(body["place"])
-        body["chunks"] = tuple((int(size), int(crc)) for size, crc in body["chunks"])
+        body["chunks"] = tuple((size, crc) for size, crc in body["chunks"])
         body["parents"] = tuple(body["parents"])
-        return Receipt(**body)
-    except (ValueError, KeyError, TypeError, AttributeError) as e:
+        receipt = Receipt(**body)
+    except (ValueError, LookupError, TypeError, AttributeError) as e:
         raise Damaged(f"the receipt cannot be read: {e!r}") from e
+    if wrong := [name for name, kind in _KINDS.items() if type(getattr(receipt, name)) is not kind]:
+        raise Damaged(f"the receipt cannot be read: {wrong[0]} is {getattr(receipt, wrong[0])!r:.80}")
+    numbers = [(receipt.nbytes, 0), *receipt.chunks]
+    if not all(type(n) is type(crc) is int and 0 <= n < 1 << 63 and 0 <= crc < 1 << 32 for n, crc in numbers):
+        raise Damaged("the receipt cannot be read: it has sizes or checksums that no file has")
+    return receipt
+
+
+_KINDS: Mapping[str, type] = {
+    **dict.fromkeys(("key", "run", "codec", "metadata"), str),
+    **dict.fromkeys(("schema", "producer", "seconds"), dict),
+    "nbytes": int,
+    "temporary": bool,
+}
+"""Types of what a receipt says, which a hostile hand may seal as anything."""

@@ -1,7 +1,8 @@
-"""The collections side: how a milestone is marked in a graph."""
+"""The collections side: how a milestone is marked in a graph, and opened again from a store."""
 
 from __future__ import annotations
 
 from dask_resilient.graph.mark import checkpoint
+from dask_resilient.graph.stored import open_milestone
 
-__all__ = ["checkpoint"]
+__all__ = ["checkpoint", "open_milestone"]

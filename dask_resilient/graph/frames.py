@@ -15,6 +15,7 @@ from dask.dataframe.dask_expr._expr import Expr
 from dask.typing import Key
 
 from dask_resilient.graph.ancestors import names_in_operands
+from dask_resilient.graph.describe import describe_frame
 from dask_resilient.graph.milestone import Mark, prefix
 from dask_resilient.tasks import SaveTask
 
@@ -53,7 +54,8 @@ class Checkpoint(Expr):
     def _layer(self) -> dict[Key, SaveTask]:
         name, source, n = self._name, self.frame._name, self.npartitions
         pairs = [((name, i), (source, i)) for i in range(n)]
-        return Mark(self.label, self.version, self.keep).nodes(pairs, n)
+        mark = Mark(self.label, self.version, self.keep)
+        return mark.nodes(pairs, n, description=describe_frame(mark, self._meta, self.divisions))
 
 
 def mark_frame(x: Any, mark: Mark) -> Any:

@@ -5,10 +5,11 @@ Only public methods of the object are used and xarray is never imported: whoever
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from typing import Any
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, Protocol
 
-from dask.base import is_dask_collection
+from dask.base import is_dask_collection, tokenize
 
 from dask_resilient.errors import UnsupportedType
 from dask_resilient.graph.milestone import keys_of
@@ -21,7 +22,24 @@ def is_xarray(x: object) -> bool:
     return any(cls.__module__.partition(".")[0] == "xarray" for cls in type(x).__mro__)
 
 
-def mark_xarray(x: Any, mark_array: Callable[[Any, int], Any]) -> Any:
+class MarkVariable(Protocol):
+    """Marks the Dask collection of one variable."""
+
+    def __call__(self, data: Any, npartitions: int, part: Part) -> Any:
+        """Give what stands in its place; `npartitions` are those of the whole object."""
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """Which part of an xarray object a collection is."""
+
+    variable: str
+    dims: tuple[str, ...]
+    group: tuple[str, int]
+    """What all variables of the object share, and how many they are."""
+
+
+def mark_xarray(x: Any, mark_array: MarkVariable) -> Any:
     """Give a shallow copy whose Dask-backed variables, coordinates included, are replaced.
 
     Parameters
@@ -29,7 +47,7 @@ def mark_xarray(x: Any, mark_array: Callable[[Any, int], Any]) -> Any:
     x
         A Dataset, DataArray or Variable.
     mark_array
-        Called with a collection and the number of partitions of the whole object; gives what stands in its place.
+        Called for each variable that is a Dask collection.
 
     Raises
     ------
@@ -40,27 +58,28 @@ def mark_xarray(x: Any, mark_array: Callable[[Any, int], Any]) -> Any:
         raise UnsupportedType(f"xarray's {type(x).__name__} cannot be marked; mark its datasets one by one")
     copy = x.copy(deep=False)
     # The variable is asked, not its data: that would read a variable which is not loaded yet.
-    variables = [v for v in _variables(copy) if is_dask_collection(v)]
+    variables = {name: v for name, v in _variables(copy) if is_dask_collection(v)}
     if not variables:
         raise UnsupportedType(
             f"this {type(x).__name__} has no variable that is a Dask collection, so there is nothing to keep; "
             "call .chunk() on it first"
         )
-    npartitions = len({key for v in variables for key in keys_of(v.data)})
-    for variable in variables:
+    npartitions = len({key for v in variables.values() for key in keys_of(v.data)})
+    group = tokenize({name: keys_of(v.data)[:1] for name, v in variables.items()}), len(variables)
+    for name, variable in variables.items():
         # Setting the data of the copied variable keeps its name, dims, attrs, encoding and index untouched, which
         # assigning a new variable would not do for coordinates of custom indexes.
-        variable.data = mark_array(variable.data, npartitions)
+        variable.data = mark_array(variable.data, npartitions, Part(name, tuple(map(str, variable.dims)), group))
     return copy
 
 
-def _variables(x: Any) -> Iterator[Any]:
-    """Give the variables that an xarray object holds, not copies of them."""
+def _variables(x: Any) -> Iterator[tuple[str, Any]]:
+    """Give the names and variables that an xarray object holds, not copies of them."""
     if hasattr(x, "variables"):  # Dataset
-        yield from x.variables.values()
+        yield from ((str(name), variable) for name, variable in x.variables.items())
     elif hasattr(x, "variable"):  # DataArray
-        yield x.variable
-        for coord in x.coords.values():
-            yield coord.variable
+        yield str(x.name or "data"), x.variable
+        for name, coord in x.coords.items():
+            yield str(name), coord.variable
     else:
-        yield x
+        yield "data", x

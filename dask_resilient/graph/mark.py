@@ -17,7 +17,8 @@ from dask.highlevelgraph import HighLevelGraph, MaterializedLayer
 from dask_resilient import config
 from dask_resilient.errors import SettingError, UnsupportedType
 from dask_resilient.graph.ancestors import names_in_graph
-from dask_resilient.graph.labelled import is_xarray, mark_xarray
+from dask_resilient.graph.describe import describe, describe_collection
+from dask_resilient.graph.labelled import Part, is_xarray, mark_xarray
 from dask_resilient.graph.milestone import Mark, keys_of
 
 T = TypeVar("T")
@@ -46,11 +47,9 @@ def checkpoint(x: T, name: str, *, version: str | int | None = None, keep: bool 
         progress bars (as ``checkpoint_<name>``, dashes as underscores, where Dask would cut the name short). Different
         collections may share a name, but not one above the other.
     version
-        Part of the keys: another version is another milestone. Nothing else uses it yet; it is for recognising a
-        milestone in a later run.
+        Part of the keys: another version is another milestone. The store keeps it with the milestone.
     keep
-        Travels with each partition to the worker that saves it. Nothing uses it yet; it is for exempting a milestone
-        from the collection of garbage.
+        Exempts the milestone from the collection of garbage, also when its run was marked complete.
 
     Returns
     -------
@@ -71,7 +70,7 @@ def checkpoint(x: T, name: str, *, version: str | int | None = None, keep: bool 
     if is_xarray(x):
         if is_dask_collection(x):
             _refuse_ancestor(mark, names_in_graph(x.__dask_graph__()))  # type: ignore[attr-defined]
-        return mark_xarray(x, lambda array, n: _mark(array, mark, n))  # type: ignore[no-any-return]
+        return mark_xarray(x, lambda data, npartitions, part: _mark(data, mark, npartitions, part))  # type: ignore[no-any-return]
     if not is_dask_collection(x):
         raise UnsupportedType(
             f"checkpoint {name!r} was given an object of type {type(x).__name__}, which is no Dask collection; "
@@ -80,7 +79,7 @@ def checkpoint(x: T, name: str, *, version: str | int | None = None, keep: bool 
     return _mark(x, mark, None)  # type: ignore[no-any-return]
 
 
-def _mark(x: Any, mark: Mark, npartitions: int | None) -> Any:
+def _mark(x: Any, mark: Mark, npartitions: int | None, part: Part | None = None) -> Any:
     if _is_expression(x):
         from dask_resilient.graph import frames
 
@@ -89,7 +88,7 @@ def _mark(x: Any, mark: Mark, npartitions: int | None) -> Any:
     _refuse_ancestor(mark, names_in_graph(x.__dask_graph__()))
     if isinstance(x, Delayed):
         return _mark_delayed(x, mark)
-    return _mark_by_protocol(x, mark, npartitions)
+    return _mark_by_protocol(x, mark, npartitions, part)
 
 
 def _is_expression(x: Any) -> bool:
@@ -122,12 +121,12 @@ def _refuse_ancestor(mark: Mark, names: Iterator[str]) -> None:
 def _mark_delayed(x: Any, mark: Mark) -> Any:
     # Not by the protocol: a rebuilt Delayed names its layer by its key, which is a tuple where it came from to_delayed.
     key = mark.layer_name(x.key)
-    layer = MaterializedLayer(mark.nodes([(key, x.key)], 1))
+    layer = MaterializedLayer(mark.nodes([(key, x.key)], 1, description=describe(mark, "delayed", 1)))
     graph = HighLevelGraph.from_collections(key, layer, dependencies=[x])
     return Delayed(key, graph, length=x._length, layer=key)
 
 
-def _mark_by_protocol(x: Any, mark: Mark, npartitions: int | None) -> Any:
+def _mark_by_protocol(x: Any, mark: Mark, npartitions: int | None, part: Part | None) -> Any:
     keys = keys_of(x)
     try:
         rename = {old: mark.layer_name(old) for old in map(get_name_from_key, keys)}
@@ -135,10 +134,12 @@ def _mark_by_protocol(x: Any, mark: Mark, npartitions: int | None) -> Any:
         raise UnsupportedType(
             f"the keys of a {type(x).__name__} do not begin with a name, so it cannot be marked"
         ) from e
+    description = describe_collection(mark, x, len(keys), part)
     graphs = []
     for old, new in rename.items():
         pairs = [(replace_name_in_key(key, rename), key) for key in keys if get_name_from_key(key) == old]
-        layer = MaterializedLayer(mark.nodes(pairs, npartitions or len(keys), _preparation(x)))
+        dims = part.dims if part is not None else None
+        layer = MaterializedLayer(mark.nodes(pairs, npartitions or len(keys), _preparation(x), description, dims))
         graphs.append(HighLevelGraph.from_collections(new, layer, dependencies=[x]))
     rebuild, args = x.__dask_postpersist__()
     try:

@@ -51,9 +51,12 @@ class Mark:
         pairs: Iterable[tuple[Key, Key]],
         npartitions: int,
         prepare: Callable[[Any], Any] | None = None,
+        description: bytes | None = None,
+        dims: tuple[str, ...] | None = None,
     ) -> dict[Key, SaveTask]:
         """Make the nodes for pairs of new key and source key."""
-        facts = {"name": self.name, "npartitions": npartitions, "keep": self.keep}
+        facts: dict[str, Any] = {"name": self.name, "npartitions": npartitions, "keep": self.keep}
+        facts |= {"milestone": description} | ({"dims": dims} if dims else {})
         return {key: SaveTask(key, source, {**facts, "key": key}, prepare) for key, source in pairs}
 
 

@@ -148,6 +148,10 @@ class Ledger:
         """Forget every key (`client.restart`)."""
         return [entry for key in list(self.entries) if (entry := self.forget(key)) is not None]
 
+    def milestones(self) -> set[str]:
+        """Give the milestones that keys of this run may be loaded from."""
+        return {life.milestone for life in self._lives.values()}
+
     # -- rows --------------------------------------------------------------------------------------------------------
 
     def rows(self) -> list[dict[str, Any]]:

@@ -120,6 +120,12 @@ class StoreQueue:
             return False
         return True
 
+    def renew(self, run: str, milestones: set[str], *, ended: bool = False) -> None:
+        """Renew the lease of a run, or end it; does not wait, and a failure is logged."""
+        store = self.store
+        if store is not None:
+            self.submit(lambda: store.renew(run, milestones, ended=ended), lambda _: None)
+
     def close(self) -> None:
         """Take nothing more; what is under way ends by itself."""
         self._jobs.put(None)

@@ -3,6 +3,8 @@
 =========== ================================================================================
 `opening`   from what the user typed to an open store; whether this place can keep anything
 `posix`     the store on a file system: write, read, revoke, journal
+`archive`   a store that is only read; milestones and what of them is missing
+`listing`   what lies in a store, by names
 `reading`   receipt, then chunks, every byte verified, and how a load ends
 `guarded`   reading that may hang, and the second read before a copy is revoked
 `array`     one partition as one valid Zarr v3 array: metadata, names, buffers
@@ -15,8 +17,10 @@ Zarr itself is not needed to write or to read; any Zarr v3 reader opens what lie
 
 from __future__ import annotations
 
+from dask_resilient.store.archive import Archive, open_archive
 from dask_resilient.store.calls import Calls
 from dask_resilient.store.opening import open_store, resolve
 from dask_resilient.store.posix import PosixStore
+from dask_resilient.store.reading import read_at
 
-__all__ = ["Calls", "PosixStore", "open_store", "resolve"]
+__all__ = ["Archive", "Calls", "PosixStore", "open_archive", "open_store", "read_at", "resolve"]

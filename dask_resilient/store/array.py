@@ -52,7 +52,7 @@ def check_staged(staged: Staged) -> None:
 def metadata(staged: Staged) -> bytes:
     """Give the bytes of ``zarr.json``."""
     data_type = staged.data_type if isinstance(staged.data_type, str) else dict(staged.data_type)
-    body = {
+    body: dict[str, object] = {
         "zarr_format": 3,
         "node_type": "array",
         "shape": staged.shape,
@@ -65,6 +65,8 @@ def metadata(staged: Staged) -> bytes:
         "attributes": {},
         "storage_transformers": [],
     }
+    if len(staged.dimension_names) == len(staged.shape):
+        body["dimension_names"] = staged.dimension_names
     return json.dumps(body, indent=1).encode()
 
 

@@ -64,6 +64,10 @@ class Calls:
         """Give a file a second name, which must not exist."""
         os.link(source, target)
 
+    def rename(self, source: str, target: str) -> None:
+        """Give a file another name, in place of what has that name."""
+        os.replace(source, target)
+
     def unlink(self, path: str) -> None:
         """Take a name away."""
         os.unlink(path)

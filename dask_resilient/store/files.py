@@ -21,7 +21,7 @@ BLOCK = 16 << 20
 far below the 2147479552 bytes that one call can move."""
 _BUFFERS_PER_CALL = 1024  # IOV_MAX of Linux
 _TOGETHER = 4
-MAX_JSON = 64 << 20
+MAX_JSON = 16 << 20
 """Largest JSON file that is read or written."""
 
 
@@ -177,6 +177,35 @@ def fill(calls: Calls, fd: int, buffers: list[memoryview], path: str) -> None:
             rest[0] = rest[0][count:]
 
 
+def check_directories(calls: Calls, root: str, path: str) -> None:
+    """Walk from the root down to a directory and refuse a symbolic link on the way, which may lead out of the store.
+
+    Raises
+    ------
+    Damaged
+        If one of them is something else than a directory.
+    OSError
+        If one of them is absent, or cannot be looked at.
+    """
+    for part in path.split("/"):
+        root = f"{root}/{part}"
+        if not stat.S_ISDIR(calls.lstat(root).st_mode):
+            raise Damaged(f"{root!r} is no directory (nothing below a store may be a symbolic link)")
+
+
+def replace_file(calls: Calls, directory: str, name: str, raw: bytes) -> None:
+    """Put a file in place of what has that name, whole and durable, or leave what is there."""
+    draft = f"{directory}/.{name}.{uuid.uuid4().hex}"
+    try:
+        write_files(calls, [(draft, [memoryview(raw)])])
+        calls.rename(draft, f"{directory}/{name}")
+    except BaseException:
+        with contextlib.suppress(OSError):
+            calls.unlink(draft)
+        raise
+    calls.fsync_directory(directory)
+
+
 def exists(calls: Calls, path: str) -> bool:
     """Tell whether a name is taken.
 
@@ -193,8 +222,11 @@ def exists(calls: Calls, path: str) -> bool:
 
 
 def remove_attempt(calls: Calls, directory: str) -> None:
-    """Remove a flat directory and what is in it, as far as that is possible."""
+    """Remove a flat directory and what is in it, as far as that is possible; never what a symbolic link leads to."""
     with contextlib.suppress(OSError):
+        if not stat.S_ISDIR(calls.lstat(directory).st_mode):
+            calls.unlink(directory)
+            return
         for name in calls.names(directory):
             with contextlib.suppress(OSError):
                 calls.unlink(f"{directory}/{name}")

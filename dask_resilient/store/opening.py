@@ -14,7 +14,7 @@ from urllib.parse import unquote
 from dask_resilient.core.manifest import FORMAT
 from dask_resilient.errors import Damaged, SettingError, StoreError
 from dask_resilient.store.calls import Calls
-from dask_resilient.store.files import create_if_absent, read_small
+from dask_resilient.store.files import check_directories, create_if_absent, read_small
 from dask_resilient.store.posix import PosixStore
 from dask_resilient.store.reading import STORE_JSON
 
@@ -98,11 +98,16 @@ def open_store(
 def _open(calls: Calls, root: str, token: str | None, *, create: bool) -> PosixStore:
     if create:
         _make(calls, root)
-    found = _read_token(calls, root)
+    found = token_of(calls, root)
     if token is not None and token != found:
         raise StoreError(f"{root!r}: this process reads token {found!r}, the scheduler reads {token!r}: another disk")
     if create:
         _make_kinds(calls, root)
+    for kind in KINDS:
+        try:
+            check_directories(calls, root, kind)
+        except Damaged as e:
+            raise StoreError(errno.ELOOP, f"{root!r} cannot be used as a store: {e}") from e
     return PosixStore(root, found, _try_out(calls, root), calls)
 
 
@@ -110,12 +115,16 @@ def _make(calls: Calls, root: str) -> None:
     """Make root and ``store.json`` where they are missing; of two that do so at once, one token wins."""
     path = Path(root)
     missing = [p for p in (path, *path.parents) if not p.exists()]
+    with contextlib.suppress(OSError):
+        # The last directory that is there may be of another scheduler that has not waited for the disk yet.
+        calls.fsync_directory(str([path, *path.parents][len(missing)].parent))
     for directory in reversed(missing):
         with contextlib.suppress(FileExistsError):
             calls.mkdir(str(directory))
         calls.fsync_directory(str(directory.parent))
     names = calls.names(root)
     if STORE_JSON in names:
+        calls.fsync_directory(root)  # the same goes for this name
         return
     # A fresh file system has lost+found at its top; drafts are of another scheduler that is just making the store.
     strange = sorted(n for n in names if n != "lost+found" and not n.startswith(f".{STORE_JSON}."))
@@ -124,8 +133,10 @@ def _make(calls: Calls, root: str) -> None:
             f"{root!r} is no store and not empty (it has {strange[0]!r}); choose an empty or a new directory"
         )
     body = {"format": FORMAT, "token": uuid.uuid4().hex, "made_by": "dask-resilient"}
-    with contextlib.suppress(FileExistsError):
+    try:
         create_if_absent(calls, root, STORE_JSON, json.dumps(body, indent=1).encode())
+    except FileExistsError:
+        calls.fsync_directory(root)
 
 
 def _make_kinds(calls: Calls, root: str) -> None:
@@ -135,14 +146,21 @@ def _make_kinds(calls: Calls, root: str) -> None:
     calls.fsync_directory(root)
 
 
-def _read_token(calls: Calls, root: str) -> str:
+def token_of(calls: Calls, root: str) -> str:
+    """Read the token of the store at `root`.
+
+    Raises
+    ------
+    StoreError
+        If there is no store, or it is of another format.
+    OSError
+        If it cannot be read.
+    """
     try:
         body = json.loads(read_small(calls, f"{root}/{STORE_JSON}"))
         version, token = body["format"], body["token"]
     except FileNotFoundError as e:
-        raise StoreError(
-            errno.ENOENT, f"{root!r} has no {STORE_JSON}: this process does not see the scheduler's store"
-        ) from e
+        raise StoreError(errno.ENOENT, f"{root!r} is no store that this process can see: it has no {STORE_JSON}") from e
     except (Damaged, ValueError, LookupError, TypeError, RecursionError) as e:
         raise StoreError(f"{root!r} is no store: {STORE_JSON} cannot be read ({e!r}); choose another directory") from e
     if version != FORMAT or not isinstance(token, str):

@@ -16,20 +16,29 @@ import contextlib
 import errno
 import hashlib
 import itertools
-import json
 import re
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
 from dask_resilient.core.manifest import FORMAT, Place, Receipt, loads_receipt
-from dask_resilient.errors import ResilienceError, StoreError
+from dask_resilient.core.milestones import Milestone
+from dask_resilient.errors import Damaged, ResilienceError, StoreError
 from dask_resilient.protocols import Payload, Staged
-from dask_resilient.store import array
+from dask_resilient.store import array, leases
 from dask_resilient.store.calls import Calls
-from dask_resilient.store.files import MAX_JSON, create_if_absent, exists, read_small, remove_attempt, write_files
+from dask_resilient.store.files import (
+    MAX_JSON,
+    check_directories,
+    create_if_absent,
+    exists,
+    read_small,
+    remove_attempt,
+    write_files,
+)
 from dask_resilient.store.reading import read_partition, read_token
+from dask_resilient.store.receipts import dumps, make_receipt
 
 _NAME = re.compile(r"[0-9A-Za-z][0-9A-Za-z._-]{0,127}")
 
@@ -94,7 +103,7 @@ class PosixStore:
                 metadata = self._write_data(directory, staged)
                 self._calls.fsync_directory(f"{self.url}/data/{place.milestone}")
                 array.check_unchanged(staged)
-                receipt = _receipt(place, staged, metadata, facts, time.monotonic() - begun)
+                receipt = make_receipt(place, staged, metadata, facts, time.monotonic() - begun)
                 self._create("commit", place.milestone, place.receipt, receipt.dumps())
             except BaseException as e:
                 if isinstance(e, FileExistsError) or self._is_uncommitted(place):
@@ -112,6 +121,24 @@ class PosixStore:
         """
         return read_partition(self._calls, self.url, self.token, place, key)
 
+    def declare(self, milestone: Milestone) -> None:
+        """Create ``milestones/<m>.json``; it may exist already. Before the first receipt of that milestone.
+
+        Raises
+        ------
+        StoreError
+            If it could not be created.
+        """
+        path = f"milestones/{milestone.milestone}.json"
+        with self._as_store_error(f"the milestone {milestone.milestone!r} is not declared"):
+            if not self._exists(path):
+                with contextlib.suppress(FileExistsError):
+                    name = f"{milestone.milestone}.json"
+                    create_if_absent(self._calls, f"{self.url}/milestones", name, milestone.dumps())
+                    return
+            # Its maker may not have waited for the disk yet.
+            self._calls.fsync_directory(f"{self.url}/milestones")
+
     def revoke(self, place: Place, reason: str) -> None:
         """Create the tombstone of this generation; it may exist already.
 
@@ -121,8 +148,12 @@ class PosixStore:
             If it could not be created.
         """
         body = {"format": FORMAT, "place": place.to_dict(), "reason": reason}
-        with self._as_store_error(f"{place.receipt!r} is not revoked"), contextlib.suppress(FileExistsError):
-            self._create("revoked", place.milestone, place.tombstone, _dumps(body))
+        with self._as_store_error(f"{place.receipt!r} is not revoked"):
+            try:
+                self._create("revoked", place.milestone, place.tombstone, dumps(body))
+            except FileExistsError:
+                # Its maker may not have waited for the disk yet.
+                self._calls.fsync_directory(f"{self.url}/revoked/{place.milestone}")
 
     def winner(self, place: Place) -> Receipt | None:
         """Give the durable receipt of this generation, of whichever attempt; None if there is none, or it is revoked.
@@ -144,6 +175,23 @@ class PosixStore:
                 return None
             return loads_receipt(read_small(self._calls, f"{self.url}/{place.receipt}"))
 
+    def renew(self, run: str, milestones: Iterable[str], *, ended: bool) -> None:
+        """Write the lease of a run anew: it lives, and uses these milestones; or it has ended.
+
+        Raises
+        ------
+        StoreError
+            If it could not be written.
+        """
+        body = {"run": run, "milestones": sorted(milestones), "renewed": time.time(), "ended": ended}
+        with self._as_store_error(f"the lease of run {run!r} is not renewed"):
+            leases.renew(self._calls, self.url, run, body)
+
+    @property
+    def calls(self) -> Calls:
+        """The system calls, for what works on a store from outside."""
+        return self._calls
+
     def journal(self, run: str, name: str, body: Mapping[str, Any]) -> None:
         """Create ``runs/<run>/<name>.json``.
 
@@ -160,12 +208,15 @@ class PosixStore:
                     errno.EINVAL, f"{part!r} is no name in a journal: letters, digits, '.', '_' and '-' only"
                 )
         with self._as_store_error(f"the journal of {run!r} has no {name!r}"):
-            self._create("runs", run, f"runs/{run}/{name}.json", _dumps(body))
+            self._create("runs", run, f"runs/{run}/{name}.json", dumps(body))
 
     def _receipt_is_taken(self, place: Place) -> bool:
         """Tell whether the receipt exists, and refuse a generation whose turn it is not."""
-        if place.generation and not self._exists(replace(place, generation=place.generation - 1).tombstone):
-            raise StoreError(errno.EINVAL, f"{place.receipt!r} is refused: the generation before it is not revoked")
+        if place.generation:
+            if not self._exists(replace(place, generation=place.generation - 1).tombstone):
+                raise StoreError(errno.EINVAL, f"{place.receipt!r} is refused: the generation before it is not revoked")
+            # The tombstone's maker may not have waited for the disk yet.
+            self._calls.fsync_directory(f"{self.url}/revoked/{place.milestone}")
         if self._exists(place.receipt):
             return True
         if self._exists(place.tombstone):
@@ -175,10 +226,9 @@ class PosixStore:
         return False
 
     def _make_attempt(self, place: Place) -> str:
-        self._ensure("data", place.milestone)
         directory = f"{self.url}/{place.data}"
         try:
-            self._calls.mkdir(directory)
+            self._inside("data", place.milestone, lambda: self._calls.mkdir(directory))
         except FileExistsError as e:
             raise StoreError(errno.EEXIST, f"the attempt {place.data!r} exists already; give each its own name") from e
         return directory
@@ -194,9 +244,17 @@ class PosixStore:
     def _create(self, kind: str, group: str, path: str, raw: bytes) -> None:
         if len(raw) > MAX_JSON:
             raise StoreError(errno.EFBIG, f"{path!r} would have {len(raw)} bytes, more than {MAX_JSON}")
-        self._ensure(kind, group)
         directory, _, name = path.rpartition("/")
-        create_if_absent(self._calls, f"{self.url}/{directory}", name, raw)
+        self._inside(kind, group, lambda: create_if_absent(self._calls, f"{self.url}/{directory}", name, raw))
+
+    def _inside(self, kind: str, group: str, step: Callable[[], None]) -> None:
+        """Do a step in a directory that is made on demand; while it is empty, a collector may take it away again."""
+        with contextlib.suppress(FileNotFoundError):
+            self._ensure(kind, group)
+            step()
+            return
+        self._ensure(kind, group)
+        step()
 
     def _ensure(self, kind: str, group: str) -> None:
         """Make one level of directories on demand, never the roots: a store that was removed stays removed."""
@@ -206,6 +264,10 @@ class PosixStore:
         except FileExistsError:
             if path in self._durable_names:
                 return
+            try:
+                check_directories(self._calls, self.url, f"{kind}/{group}")
+            except Damaged as e:
+                raise StoreError(errno.ELOOP, str(e)) from e
         self._calls.fsync_directory(f"{self.url}/{kind}")
         self._durable_names.add(path)
 
@@ -227,34 +289,3 @@ class PosixStore:
             raise
         except OSError as e:
             raise StoreError(e.errno, f"{what} in {self.url!r}: {e}") from e
-
-
-def _receipt(place: Place, staged: Staged, metadata: str, facts: Mapping[str, Any], seconds: float) -> Receipt:
-    """Put the receipt together, as a reader will find it.
-
-    Raises
-    ------
-    StoreError
-        If schema or facts hold what JSON does not keep, so that the receipt would never be read again.
-    """
-    chunks = zip(staged.chunks, staged.crc32c, strict=True)
-    try:
-        receipt = Receipt(
-            place=place,
-            codec=staged.codec,
-            schema=dict(staged.schema),
-            nbytes=staged.nbytes,
-            chunks=tuple((sum(b.nbytes for b in chunk) + array.TRAILER, crc) for chunk, crc in chunks),
-            metadata=metadata,
-            **{**facts, "seconds": {"write": seconds, **facts.get("seconds", {})}},
-        )
-        return loads_receipt(receipt.dumps())
-    except (TypeError, ValueError, ResilienceError) as e:
-        raise StoreError(errno.EINVAL, f"{place.receipt!r} cannot be written as JSON and read again: {e}") from e
-
-
-def _dumps(body: Mapping[str, Any]) -> bytes:
-    try:
-        return json.dumps(body, indent=1).encode()
-    except (TypeError, ValueError) as e:
-        raise StoreError(errno.EINVAL, f"{body!r} cannot be written as JSON: {e}") from e

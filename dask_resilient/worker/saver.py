@@ -11,11 +11,12 @@ import logging
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from time import monotonic
+from time import monotonic, time
 from typing import Any
 
 from dask_resilient.core.backlog import allowed_wait, fits, hopeless
 from dask_resilient.core.manifest import Place, Receipt
+from dask_resilient.core.milestones import Milestone, read_description
 from dask_resilient.errors import ChangedWhileWriting, StoreError
 from dask_resilient.partitions import trim
 from dask_resilient.protocols import PartitionStore, Staged
@@ -33,6 +34,8 @@ class Item:
     key: Any
     staged: Staged
     facts: Mapping[str, Any]
+    description: bytes | None = None
+    """The milestone's, compressed; None = the key is none, and its copy is for this run only."""
     place: Place | None = None
     begun: float | None = field(default=None)
 
@@ -77,6 +80,7 @@ class Saver:
         self._started = clock()
         self._waited = 0.0
         self._failures = 0
+        self._declared: set[str] = set()
         self._items: dict[str, Item] = {}
         self.staged = 0
         """Bytes that are staged now."""
@@ -227,6 +231,10 @@ class Saver:
 
         So it is when a worker died between its commit and the message about it, and the task ran again.
         """
+        if item.description is not None and place.milestone not in self._declared:
+            made = read_description(item.description)
+            self._store.declare(Milestone(place.milestone, item.facts["run"], time(), made))
+            self._declared.add(place.milestone)
         try:
             return self._store.write(place, item.staged, item.facts)
         except FileExistsError:

@@ -10,6 +10,7 @@ import logging
 import socket
 import threading
 from collections.abc import Mapping
+from dataclasses import replace
 from time import perf_counter, time
 from typing import Any
 from uuid import uuid4
@@ -84,6 +85,8 @@ class Side:
             self._opened.set()
 
     def _open(self) -> None:
+        for problem in partitions.load_modules(self.settings.codecs):
+            logger.warning("dask-resilient: %s", problem)
         try:
             if self._token is None:
                 raise StoreError("the scheduler cannot use the store")
@@ -210,9 +213,13 @@ class Side:
         staged = partitions.stage(value)
         if isinstance(staged, Declined):
             return staged.reason
+        description = ticket.get("milestone")
+        if dims := ticket.get("dims"):
+            staged = replace(staged, dimension_names=dims)
         attempt = uuid4().hex
         who = self._who(key, ticket)
-        item = Item(attempt, key, staged, self._facts(key, begin))
+        facts = self._facts(key, begin) | {"temporary": description is None}
+        item = Item(attempt, key, staged, facts, description)
         reason = self.saver.queue(item)
         if reason is None:
             self.send({"kind": "staged", "attempt": attempt, "nbytes": staged.nbytes, **who})
@@ -243,8 +250,8 @@ class Side:
         try:
             receipt, payload = self._bounded(ticket)
             nbytes = receipt.nbytes
-            if receipt.codec in partitions.DEVICE_CODECS:
-                ask_for_room(self.worker, nbytes, ROOM_SECONDS)
+            if needed := partitions.device_nbytes(receipt.codec, receipt.schema, nbytes):
+                ask_for_room(self.worker, needed, ROOM_SECONDS)
             # Here and not in the thread that reads: device values come back on the device that is current in this one.
             value = partitions.restore(receipt.codec, receipt.schema, payload)
         except BaseException as e:

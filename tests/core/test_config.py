@@ -27,6 +27,7 @@ def test_the_defaults_of_the_yaml_are_the_defaults_of_the_class() -> None:
         ("resilience.leave", -1, "not negative"),
         ("resilience.enabled", "no", "true or false"),
         ("resilience.store", 7, "path or a file:// URL"),
+        ("resilience.codecs", "my.module", "a list of names of modules"),
         ("resilience", 3, "must be a mapping"),
     ],
 )

@@ -19,6 +19,7 @@ from dask.core import flatten
 from dask.delayed import Delayed, delayed
 from pandas.testing import assert_frame_equal, assert_index_equal, assert_series_equal
 
+from dask_resilient.core.milestones import read_description
 from dask_resilient.graph import checkpoint
 from dask_resilient.tasks import SaveTask
 
@@ -103,7 +104,9 @@ def test_nodes_come_through_optimising_twice_and_pickling(make):
     n = len(set(flatten(make().__dask_keys__())))
     assert len(nodes) == n
     for key, node in nodes.items():
-        assert node.ticket == {"name": "clean", "key": key, "npartitions": n, "keep": False}
+        description = node.ticket["milestone"]
+        assert node.ticket == {"name": "clean", "key": key, "npartitions": n, "keep": False, "milestone": description}
+        assert read_description(description).name == "clean"
         assert node.dependencies == {node.source} != {key}
 
 

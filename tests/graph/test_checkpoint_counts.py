@@ -123,7 +123,8 @@ def test_a_real_scheduler_gets_the_counted_tasks_with_the_type_of_the_nodes(case
     saves = {k: ts for k, ts in group.items() if type(ts.run_spec) is SaveTask}
     assert len(saves) == case.npartitions
     for key, ts in saves.items():
-        assert ts.run_spec.ticket == {"name": "clean", "key": key, "npartitions": case.npartitions, "keep": False}
+        facts = {name: ts.run_spec.ticket[name] for name in ("name", "key", "npartitions", "keep")}
+        assert facts == {"name": "clean", "key": key, "npartitions": case.npartitions, "keep": False}
         assert ts.prefix.name == "checkpoint-clean"
         assert {dep.key for dep in ts.dependencies} == {ts.run_spec.source}
     assert sum(key_split(k) == "checkpoint-clean" for k in group) == case.npartitions

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import shutil
+import tempfile
 from functools import reduce
+from pathlib import Path
 
 import crc32c
 import numpy as np
@@ -10,18 +13,8 @@ import pytest
 
 from dask_resilient.core.manifest import Place
 from dask_resilient.protocols import Staged
-from dask_resilient.store import Calls, open_store
-
-
-class Impatient(Calls):
-    """Calls that wait for no disk: what is asked of it, and in which order, is tested by its record."""
-
-    def fdatasync(self, fd):
-        """Return at once."""
-
-    def fsync_directory(self, path):
-        """Look whether it is there, and return at once."""
-        self.names(path)
+from dask_resilient.store import open_store
+from tests.support.store_life import Impatient, Judge, Life
 
 
 @pytest.fixture
@@ -72,3 +65,29 @@ def stage():
 def staged(stage):
     """Give 23 x 7 numbers in three chunks, the last of them padded."""
     return stage(np.arange(161, dtype="f8").reshape(23, 7), 10)
+
+
+@pytest.fixture
+def room():
+    """Give a directory in memory where there is enough, for thousands of small disks are made in it."""
+    memory = Path("/dev/shm")
+    is_roomy = memory.is_dir() and shutil.disk_usage(memory).free > 1 << 30
+    with tempfile.TemporaryDirectory(dir=memory if is_roomy else None) as path:
+        yield Path(path)
+
+
+@pytest.fixture
+def live(room):
+    """Give a function that records one scenario, and a judge of it."""
+    count = 0
+
+    def live(scenario):
+        nonlocal count
+        count += 1
+        base = room / f"life-{count}"
+        base.mkdir()
+        life = Life(base)
+        scenario(life)
+        return life, Judge(life, room / "after")
+
+    return live

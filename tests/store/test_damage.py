@@ -17,47 +17,10 @@ from dask_resilient.core.manifest import loads_receipt
 from dask_resilient.errors import Damaged, Foreign, StoreError, Unreachable
 from dask_resilient.store import open_store, reading
 from dask_resilient.testing.faults import FaultyCalls, fail
+from tests.support.store_changes import CHANGES
 
 RECEIPT = "commit/m/0.0.0.json"
 FILES = [RECEIPT, *(f"data/m/0.0-a1/{name}" for name in ("zarr.json", "0.0", "1.0", "2.0"))]
-
-
-def flip(n):
-    """Flip one bit of byte n."""
-
-    def change(path):
-        raw = bytearray(path.read_bytes())
-        raw[n] ^= 1
-        path.write_bytes(raw)
-
-    return change
-
-
-def replace_by(make):
-    """Put something else in the file's place."""
-
-    def change(path):
-        moved = path.with_name("moved")
-        path.rename(moved)
-        make(path, moved)
-
-    return change
-
-
-CHANGES = {
-    "lost": Path.unlink,
-    "first bit flipped": flip(0),
-    "bit flipped": flip(100),
-    "last bit flipped": flip(-1),
-    "truncated": lambda path: os.truncate(path, path.stat().st_size - 1),
-    "emptied": lambda path: os.truncate(path, 0),
-    "extended": lambda path: path.write_bytes(path.read_bytes() + b"\0"),
-    "zeroed": lambda path: path.write_bytes(bytes(path.stat().st_size)),
-    "a directory": replace_by(lambda path, _: path.mkdir()),
-    "a link": replace_by(lambda path, moved: path.symlink_to(moved)),
-    "a link to itself": replace_by(lambda path, _: path.symlink_to(path)),
-    "a pipe": replace_by(lambda path, _: os.mkfifo(path)),
-}
 
 
 @pytest.fixture

@@ -4,30 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 import errno
-import json
 import os
-import signal
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
-from dask_resilient.core.manifest import Place
 from dask_resilient.errors import Damaged, StoreError
 from dask_resilient.store import Calls, open_store
 from dask_resilient.testing.faults import FaultyCalls, fail
-
-
-def run(command, store):
-    """Run the program beside this file, and give its lines."""
-    program = Path(__file__).with_name("stopped.py")
-    environment = os.environ | {"PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}
-    done = subprocess.run(
-        [sys.executable, program, command, store.url], env=environment, capture_output=True, timeout=60, check=False
-    )
-    assert done.returncode == 0, done.stderr.decode()
-    return [json.loads(line) for line in done.stdout.splitlines()]
 
 
 def survey(store, place):
@@ -110,32 +94,6 @@ def test_receipt_that_cannot_be_taken_back(tmp_path, place, staged, facts):
     with pytest.raises(StoreError):
         store.write(place, staged, facts)
     assert survey(store, place) == (True, True)
-
-
-def test_writer_is_killed_anywhere(store):
-    """A writer killed at any system call leaves no receipt, or a whole partition."""
-    lines = run("killed", store)
-    assert [line["code"] for line in lines] == [-signal.SIGKILL] * (len(lines) - 1) + [0]
-    found = [survey(store, Place.from_dict(line["place"]))[0] for line in lines]
-    assert found.count(False) > 15
-    assert found == sorted(found)  # once a receipt stands, no later stop takes it away
-    for line in lines:  # a place where a writer died can be written again
-        place = dataclasses.replace(Place.from_dict(line["place"]), attempt="b")
-        if store.winner(place) is None:
-            continue
-        assert store.read(dataclasses.replace(place, attempt="a"), "k")[1].nbytes == 1000
-
-
-def test_writers_race(store):
-    """Of four writers of one generation one wins, and the others leave nothing."""
-    for line in run("race", store):
-        assert sorted(line["codes"]) == [0, 17, 17, 17]
-        winner = line["codes"].index(0)
-        folder = Path(store.url, "data/race")
-        assert [p.name for p in folder.glob(f"{line['n']}-*")] == [f"{line['n']}-w{winner}"]
-        _, payload = store.read(Place("race", str(line["n"]), 0, f"w{winner}"), "k")
-        assert payload.tobytes() == bytes([winner]) * 1000
-    assert drafts(store) == []
 
 
 def test_loser_of_the_last_moment(tmp_path, place, staged, facts):

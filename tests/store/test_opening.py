@@ -79,7 +79,7 @@ def test_worker_does_not_see_the_store(tmp_path, make):
     """A worker without the store, or without its mount, is told so and makes nothing."""
     make(tmp_path / "store")
     before = sorted(tmp_path.rglob("*"))
-    with pytest.raises(StoreError, match="does not see the scheduler's store") as caught:
+    with pytest.raises(StoreError, match="is no store that this process can see") as caught:
         open_store(tmp_path / "store", create=False, token="x")
     assert caught.value.errno == errno.ENOENT
     assert sorted(tmp_path.rglob("*")) == before

@@ -1,0 +1,231 @@
+"""``dask resilience ls | verify | gc | rm STORE``: what lies in a store, whether it is sound, and what may go."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict
+from datetime import UTC, datetime
+from typing import Any
+
+import click
+from rich.console import Console
+from rich.measure import Measurement
+from rich.progress import Progress
+from rich.table import Table
+
+from dask_resilient.core.garbage import GRACE
+from dask_resilient.core.milestones import Milestone
+from dask_resilient.errors import ResilienceError
+from dask_resilient.store.archive import Archive, open_archive
+from dask_resilient.store.garbage import Collector, Removed
+from dask_resilient.store.leases import clock
+from dask_resilient.store.survey import milestone_rows, newest_renewal, partition_rows
+
+as_json = click.option("--json", "as_json", is_flag=True, help="Print JSON, and nothing else, to stdout.")
+delete = click.option("--delete", is_flag=True, help="Really delete; without this, only say what would be deleted.")
+
+
+class Wrong(click.ClickException):
+    """Something that was asked for cannot be done."""
+
+    exit_code = 2
+
+
+@contextmanager
+def _one_line() -> Iterator[None]:
+    """Turn an error of ours, or of the file system, into one line and exit code 2."""
+    try:
+        yield
+    except (ResilienceError, OSError) as e:
+        raise Wrong(str(e)) from e
+
+
+@click.group(name="resilience")
+def resilience() -> None:
+    """Look at a store of dask-resilient, verify it, and collect its garbage.
+
+    STORE is the path or file:// URL that was given to dask_resilient.install.
+    """
+
+
+@resilience.command()
+@click.argument("store")
+@as_json
+def ls(store: str, as_json: bool) -> None:
+    """List the milestones of STORE. Leaves nothing behind."""
+    with _one_line():
+        archive = open_archive(store)
+        rows = milestone_rows(archive, _now(archive))
+    if as_json:
+        _print_json(rows)
+        return
+    table = Table("name", "m", "kind", "stored", "size", "made", "run", box=None, pad_edge=False)
+    for row in rows:
+        if row["name"] is None:
+            table.add_row("?", row["milestone"], "", "", "", "", row["reason"])
+            continue
+        name = row["name"] + (f" / {_plain(row['variable'])}" if row["variable"] else "")
+        made = datetime.fromtimestamp(row["made"], UTC).strftime("%Y-%m-%d %H:%M:%S")
+        stored = f"{row['stored']:,}/{row['partitions']:,}"
+        run = f"{row['run_state']}{', kept' if row['keep'] else ''}"
+        table.add_row(name, row["milestone"], row["kind"], stored, _size(row["nbytes"]), made, run)
+    _show(table, f"{len(rows):,} milestones in {archive.root}")
+
+
+@resilience.command()
+@click.argument("store")
+@click.argument("milestone", nargs=-1)
+@as_json
+def verify(store: str, milestone: tuple[str, ...], as_json: bool) -> None:
+    """Read every byte of STORE, or of some MILESTONEs (name or m), and compare it with its receipt.
+
+    Exit code 1 if anything is damaged, foreign, unreachable or missing. Writes nothing.
+    """
+    with _one_line():
+        archive = open_archive(store)
+        chosen = _choose(archive, milestone) if milestone else archive.milestones()
+        expected = sum(len(archive.listing(each.milestone).valid()) for each in chosen)
+        rows = list(_progress(partition_rows(archive, chosen), expected, "verifying"))
+    unreadable = [
+        {"milestone": m, "ending": "damaged", "reason": why}
+        for m, why in archive.unreadable.items()
+        if not milestone or m in milestone
+    ]
+    bad = [row for row in rows if row["ending"] != "good"] + unreadable
+    if as_json:
+        good = [row for row in rows if row["ending"] == "good"]
+        _print_json({"good": len(good), "nbytes": sum(row["nbytes"] for row in good), "bad": bad})
+    else:
+        table = Table("what", "ending", "reason", box=None, pad_edge=False)
+        for row in bad:
+            table.add_row(row.get("receipt", f"milestones/{row['milestone']}.json"), row["ending"], row["reason"])
+        size = _size(sum(row["nbytes"] for row in rows))
+        _show(table, f"{len(rows) - len(bad) + len(unreadable):,} partitions good ({size}), {len(bad):,} not")
+    sys.exit(1 if bad else 0)
+
+
+@resilience.command()
+@click.argument("store")
+@click.option("--grace", default="24h", show_default=True, help="Leave alone what is younger.")
+@delete
+@as_json
+def gc(store: str, grace: str, delete: bool, as_json: bool) -> None:
+    """Find what nobody needs any more in STORE, and with --delete delete it.
+
+    That is: milestones whose runs were marked complete and that are not marked keep, copies that were revoked, attempts
+    without receipt, and what was for a run only that has ended. Never anything that a live run uses, nor a milestone of
+    a run that ended without being marked complete.
+    """
+    with _one_line():
+        archive = open_archive(store)
+        collector = Collector(archive, delete=delete)
+        seconds = _seconds(grace)
+        names = collector.milestones()
+        found = [each for m in _progress(names, len(names), "collecting") for each in collector.collect(m, seconds)]
+        found += collector.sweep_root(seconds)
+    _show_removed(found, delete=delete, as_json=as_json)
+
+
+@resilience.command()
+@click.argument("store")
+@click.argument("milestone", nargs=-1, required=True)
+@click.option("--all", "every", is_flag=True, help="Take every milestone of a name, where there are several.")
+@delete
+@as_json
+def rm(store: str, milestone: tuple[str, ...], every: bool, delete: bool, as_json: bool) -> None:
+    """Remove MILESTONEs (name or m) from STORE, with --delete; refused while a live run uses them."""
+    with _one_line():
+        archive = open_archive(store)
+        chosen = _choose(archive, milestone)
+        objects = {(e.description.name, e.run if e.description.group else e.milestone) for e in chosen}
+        names = [name for name, _ in objects]
+        if not every and (twice := sorted({name for name in names if name in milestone and names.count(name) > 1})):
+            raise Wrong(f"several milestones are named {twice[0]!r}; say which by their m, or take them --all")
+        # One whose description is damaged has no name any more, but it can be removed by its m.
+        wanted = [*(each.milestone for each in chosen), *(m for m in milestone if m in archive.unreadable)]
+        # What is in use is refused before anything is gone.
+        found = [each for m in wanted for each in Collector(archive, delete=False).remove(m)]
+        if delete:
+            found = [each for m in wanted for each in Collector(archive, delete=True).remove(m)]
+    _show_removed(found, delete=delete, as_json=as_json)
+
+
+def _choose(archive: Archive, wanted: Iterable[str]) -> list[Milestone]:
+    """Give the milestones of some names or m."""
+    every = archive.milestones()
+    chosen = []
+    for text in wanted:
+        found = [each for each in every if text in (each.milestone, each.description.name)]
+        if not found and text not in archive.unreadable:
+            names = sorted({each.description.name for each in every})
+            raise Wrong(f"{archive.root!r} has no milestone {text!r}; it has {', '.join(names[:10]) or 'none'}")
+        chosen += [each for each in found if each not in chosen]
+    return chosen
+
+
+def _now(archive: Archive) -> float:
+    """Give the store's clock; of a store that cannot be written to, the latest time that it is known to have passed."""
+    try:
+        return clock(archive.calls, archive.root)
+    except OSError:
+        return newest_renewal(archive)
+
+
+def _seconds(text: str) -> float:
+    from dask.utils import parse_timedelta
+
+    try:
+        seconds = float(parse_timedelta(text, default="s"))
+    except (ValueError, LookupError, OverflowError):
+        seconds = -1.0
+    if not 0 <= seconds < float("inf"):
+        raise Wrong(f"--grace {text!r} must be a time such as '24h' or a number of seconds; the default is {GRACE:g}")
+    return seconds
+
+
+def _progress(things: Iterable[Any], total: int, what: str) -> Iterator[Any]:
+    with Progress(console=Console(stderr=True), transient=True, disable=not sys.stderr.isatty()) as progress:
+        yield from progress.track(things, total=total, description=what)
+
+
+def _show_removed(found: list[Removed], *, delete: bool, as_json: bool) -> None:
+    if as_json:
+        _print_json({"deleted": delete, "removed": [{**asdict(each), "why": str(each.why)} for each in found]})
+        return
+    groups: dict[tuple[str, str, str], list[int]] = {}
+    for each in found:
+        groups.setdefault((each.milestone, each.what, str(each.why)), []).append(each.nbytes)
+    table = Table("m", "what", "count", "size", "why", box=None, pad_edge=False)
+    for (m, what, why), sizes in groups.items():
+        table.add_row(m, what, f"{len(sizes):,}", _size(sum(sizes)), why)
+    size = _size(sum(each.nbytes for each in found))
+    did = "deleted" if delete else "would be deleted; --delete does it"
+    _show(table, f"{len(found):,} things, {size}, {did}")
+
+
+def _show(table: Table, summary: str) -> None:
+    console = Console(markup=False, emoji=False, highlight=False)
+    # Names are to be copied out of a table, so no cell is cut short, however narrow the terminal.
+    wide = console.options.update(width=10_000)
+    console.width = max(console.width, Measurement.get(console, wide, table).maximum, len(summary))
+    if table.row_count:
+        console.print(table)
+    console.print(summary)
+
+
+def _print_json(body: Any) -> None:
+    click.echo(json.dumps(body, indent=1))
+
+
+def _plain(text: str) -> str:
+    """Give a name of the user's without what a terminal would obey."""
+    return text if text.isprintable() else repr(text)
+
+
+def _size(nbytes: int) -> str:
+    from dask.utils import format_bytes
+
+    return format_bytes(nbytes)

@@ -1,0 +1,82 @@
+"""Describes a marked collection, so that its stored partitions can be made into a collection again.
+
+The description travels with every partition to the worker that saves it, so it is small: compressed, and without what
+would make it large. What is left out is found out from the partitions when the milestone is opened.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import logging
+import math
+import sys
+from collections.abc import Mapping
+from typing import Any
+
+from dask_resilient import partitions
+from dask_resilient.core.milestones import MAX_UNPACKED, Description, dump_description
+from dask_resilient.core.outcome import Declined
+from dask_resilient.errors import Damaged
+from dask_resilient.graph.labelled import Part
+from dask_resilient.graph.milestone import Mark
+from dask_resilient.protocols import Staged
+
+logger = logging.getLogger("dask_resilient")
+
+MAX_NBYTES = 16 * 2**10
+"""Largest description, compressed: it is sent along with every task."""
+
+_LARGE = ("divisions", "chunks", "meta")
+_LIBRARIES = ("cudf", "cupy", "dask", "dask_resilient", "numpy", "pandas", "xarray")
+
+
+def describe_collection(mark: Mark, x: Any, npartitions: int, part: Part | None) -> bytes:
+    """Describe whatever speaks Dask's collection protocol, a variable of an xarray object included."""
+    arrays, bags = sys.modules.get("dask.array"), sys.modules.get("dask.bag.core")
+    if arrays is not None and isinstance(x, arrays.Array):
+        chunks = tuple(tuple(None if math.isnan(n) else int(n) for n in axis) for axis in x.chunks)
+        facts: dict[str, Any] = {"numblocks": x.numblocks, "chunks": chunks, "meta": _meta(x._meta)}
+        if part is not None:
+            facts |= {"dims": part.dims, "variable": part.variable, "group": part.group}
+        return describe(mark, "array", npartitions, **facts)
+    if bags is not None and isinstance(x, bags.Bag | bags.Item):
+        return describe(mark, "bag" if isinstance(x, bags.Bag) else "delayed", npartitions)
+    return describe(mark, "other", npartitions)
+
+
+def describe_frame(mark: Mark, meta: Any, divisions: tuple[Any, ...]) -> bytes:
+    """Describe a dataframe, series, index or scalar of dask.dataframe."""
+    return describe(mark, "frame", len(divisions) - 1, meta=_meta(meta), divisions=_meta(divisions))
+
+
+def describe(mark: Mark, kind: str, npartitions: int, **facts: Any) -> bytes:
+    """Give the description of a milestone, to be read by `core.milestones.read_description`."""
+    versions = {name: str(getattr(sys.modules[name], "__version__", "?")) for name in _LIBRARIES if name in sys.modules}
+    head: Any = {"name": mark.name, "kind": kind, "npartitions": npartitions, "keep": mark.keep}
+    while True:
+        try:
+            description = Description(**head, version=mark.version, versions=versions, **facts)
+        except Damaged:  # a collection that contradicts itself is kept all the same; nobody can open it
+            head, facts = {**head, "kind": "other"}, {}
+            description = Description(**head, version=mark.version, versions=versions)
+        raw = dump_description(description)
+        large = {name: len(json.dumps(facts[name])) for name in _LARGE if facts.get(name) is not None}
+        if not large or (len(raw) <= MAX_NBYTES and sum(large.values()) < MAX_UNPACKED // 2):
+            return raw
+        del facts[max(large, key=lambda name: large[name])]
+
+
+def _meta(value: Any) -> Mapping[str, Any] | None:
+    """Stage a small value as JSON; None where it has no exact form, which must not fail the job."""
+    try:
+        staged = partitions.stage(value)
+    except Exception:
+        logger.debug("dask-resilient: a meta cannot be described", exc_info=True)
+        return None
+    return None if isinstance(staged, Declined) else _inline(staged)
+
+
+def _inline(staged: Staged) -> Mapping[str, Any]:
+    raw = b"".join(buffer for chunk in staged.chunks for buffer in chunk)[: staged.nbytes]
+    return {"codec": staged.codec, "schema": dict(staged.schema), "payload": base64.b64encode(raw).decode()}
