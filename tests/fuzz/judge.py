@@ -117,7 +117,10 @@ class Judge(SchedulerPlugin):
         ts = self.scheduler.tasks[key]
         is_run = getattr(ts.run_spec, "func", None) is compute
         if finish == "waiting":
-            self._decided(ts, is_run)
+            # From waiting to waiting is no decision: nobody can run it now. What spoke against the copy when it was
+            # decided (a pause of reloading, a worker that is not there yet) may have ended in between.
+            if start != "waiting":
+                self._decided(ts, is_run)
         elif finish == "processing" and is_run:
             self.assigned[key] += 1
             self._begun.add(key)
