@@ -1,0 +1,244 @@
+"""Task or device: who is to blame for errors of CUDA that tasks met.
+
+1. An error counts against a device once the same task has succeeded on another one; where its row suspects the device
+   itself (uncorrectable memory, a link), at once. A task counts once.
+2. One code on two devices in service blames the task if it is one task, else everything of its prefix: such errors
+   count against no device any more, also in hindsight.
+3. Errors of communication and failed allocations never count.
+
+Whether a device is indicted is a sequential test (Wald's, in Page's form: successes never take it below zero, since
+what a device did well long ago says nothing of a fault that began today).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Hashable, Iterator
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass, replace
+
+from dask_resilient.core.cuda_errors import Kind, TaskFault
+from dask_resilient.core.faults import Class, Suspect
+
+TRAIL = 100
+"""Failures and successes of a device that are remembered at most after a failure, the newest."""
+
+ALLOCATIONS = 5
+"""Failed allocations in a row, of different tasks, after which a worker wants a new process. Judgement."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sprt:
+    """A sequential test between a device that works and one that is sick.
+
+    The defaults need two failures without a success between them, as Spark's exclusion of executors does.
+    """
+
+    healthy: float = 0.01
+    """Share of tasks that fail for no known reason on a device that works."""
+    sick: float = 0.5
+    """Share that fails on a sick one."""
+    false_alarm: float = 1e-3
+    """Probability of indicting a device that works."""
+    missed: float = 0.05
+    """Probability of clearing one that is sick."""
+
+    @property
+    def failure(self) -> float:
+        """Give what a failure adds."""
+        return math.log(self.sick / self.healthy)
+
+    @property
+    def success(self) -> float:
+        """Give what a success adds: less than zero."""
+        return math.log((1 - self.sick) / (1 - self.healthy))
+
+    @property
+    def bound(self) -> float:
+        """Give where a device is indicted."""
+        return math.log((1 - self.missed) / self.false_alarm)
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """One error of CUDA that a task met."""
+
+    key: Hashable
+    prefix: str
+    device: str
+    code: int | str
+    """Of CUDA, or the name of an error without a number."""
+    suspect: Suspect
+    elsewhere: frozenset[str] = frozenset()
+    """Devices on which the task had succeeded when it was forgotten."""
+
+
+@dataclass(frozen=True, slots=True)
+class Score:
+    """Where the test of one device stands."""
+
+    value: float
+    bound: float
+    failures: tuple[Failure, ...]
+    """Those that count."""
+
+    @property
+    def indicted(self) -> bool:
+        """Say whether the device is taken to be sick."""
+        return self.value >= self.bound
+
+
+@dataclass(frozen=True, slots=True)
+class Blame:
+    """Who is to blame for one failure, as far as that is known by now."""
+
+    suspect: Suspect
+    reason: str
+
+
+Trail = list[Failure | None]
+"""What happened on one device since its test last stood at zero: failures, and None for each success."""
+
+
+def _score(trail: Trail, test: Sprt) -> float:
+    value = 0.0
+    for step in trail:
+        value = max(0.0, value + (test.success if step is None else test.failure))
+    return value
+
+
+class Attribution:
+    """The book of failures of one cluster.
+
+    Parameters
+    ----------
+    test
+        The test of devices.
+    """
+
+    def __init__(self, test: Sprt | None = None) -> None:
+        self.test = test or Sprt()
+        self._trails: dict[str, Trail] = {}
+        self._failed: dict[Hashable, dict[str, Failure]] = {}
+        self._succeeded: dict[Hashable, set[str]] = {}
+        self._codes: dict[tuple[str, int | str], dict[str, set[Hashable]]] = {}
+        self._out: set[str] = set()
+
+    # -- what happened -------------------------------------------------------------------------------------------------
+
+    def failed(self, key: Hashable, prefix: str, device: str, fault: TaskFault) -> Blame:
+        """Take in that a task met an error; give who is to blame by now."""
+        if fault.kind is Kind.COMMUNICATION:
+            return Blame(Suspect.UNKNOWN, f"{fault.name}: the other end may be at fault, so nobody is blamed")
+        if fault.kind is Kind.ALLOCATION:
+            return Blame(Suspect.UNKNOWN, "out of memory says nothing about the device's health")
+        if fault.cls.rank < Class.KILL.rank:
+            return Blame(Suspect.TASK, f"{fault.name} is an error in how CUDA is used")
+        failure = Failure(key, prefix, device, fault.name if fault.code is None else fault.code, fault.suspect)
+        before = self._failed.setdefault(key, {})
+        if device not in before:
+            before[device] = failure
+            trail = self._trails.setdefault(device, [])
+            trail.append(failure)
+            del trail[:-TRAIL]
+        if failure.suspect is not Suspect.DEVICE:
+            self._codes.setdefault((prefix, failure.code), {}).setdefault(device, set()).add(key)
+        return self.blame(failure)
+
+    def succeeded(self, key: Hashable, device: str) -> None:
+        """Take in that a task succeeded."""
+        if key in self._failed:
+            self._succeeded.setdefault(key, set()).add(device)
+        trail = self._trails.get(device)
+        if trail is not None:
+            trail.append(None)
+            if _score(trail, self.test) == 0.0:
+                # Also if every failure counted, nothing of them would be left.
+                del self._trails[device]
+
+    def forget(self, key: Hashable) -> None:
+        """Take in that a task is gone for good: what is known of it by now stays, and nothing more is waited for."""
+        elsewhere = frozenset(self._succeeded.pop(key, ()))
+        for device, failure in self._failed.pop(key, {}).items():
+            settled = replace(failure, elsewhere=elsewhere - {device})
+            if trail := self._trails.get(device):
+                trail[:] = [settled if step is not None and step.key == key else step for step in trail]
+            self._codes.get((failure.prefix, failure.code), {}).get(device, set()).discard(key)
+
+    def out_of_service(self, device: str) -> None:
+        """Take in that a device is not to be trusted: what fails there says nothing about tasks."""
+        self._out.add(device)
+
+    def released(self, device: str) -> None:
+        """Take in that a device is back in service: its test begins anew."""
+        self._out.discard(device)
+        self._trails.pop(device, None)
+        for devices in self._codes.values():
+            devices.pop(device, None)
+
+    # -- what follows --------------------------------------------------------------------------------------------------
+
+    def score(self, device: str) -> Score:
+        """Give where the test of a device stands."""
+        trail = [step for step in self._trails.get(device, ()) if step is None or self._counts(step)]
+        failures = tuple(step for step in trail if step is not None)
+        return Score(_score(trail, self.test), self.test.bound, failures)
+
+    def indicted(self) -> Iterator[str]:
+        """Give the devices that are taken to be sick."""
+        return (device for device in self._trails if self.score(device).indicted)
+
+    def blame(self, failure: Failure) -> Blame:
+        """Give who is to blame for a failure by now."""
+        if failure.suspect is Suspect.DEVICE:
+            return Blame(Suspect.DEVICE, f"{failure.code} is an error of the device itself")
+        devices = self._mirror(failure)
+        if len(devices) > 1:
+            same = [device for device, keys in devices.items() if failure.key in keys]
+            who = f"task {failure.key!r}" if len(same) > 1 else f"tasks {failure.prefix!r}"
+            return Blame(Suspect.TASK, f"{failure.code} on {', '.join(sorted(devices))}: {who} are to blame")
+        if elsewhere := self._elsewhere(failure):
+            return Blame(Suspect.DEVICE, f"task {failure.key!r} succeeded on {', '.join(sorted(elsewhere))}")
+        return Blame(failure.suspect, f"{failure.code} was met on {failure.device} only, and not yet tried elsewhere")
+
+    def _counts(self, failure: Failure) -> bool:
+        """Say whether a failure counts against its device."""
+        return self.blame(failure).suspect is Suspect.DEVICE
+
+    def _mirror(self, failure: Failure) -> dict[str, set[Hashable]]:
+        """Give the devices in service on which the prefix met the code, with the tasks."""
+        devices = self._codes.get((failure.prefix, failure.code), {})
+        return {device: keys for device, keys in devices.items() if device not in self._out}
+
+    def _elsewhere(self, failure: Failure) -> AbstractSet[str]:
+        return failure.elsewhere or self._succeeded.get(failure.key, set()) - {failure.device}
+
+
+@dataclass(slots=True)
+class _Streak:
+    keys: set[Hashable]
+    since: int
+    """Successes anywhere when it began; one of the worker's own ends it, so those after are of others."""
+
+
+class Allocations:
+    """Counts failed allocations in a row by worker: memory that one process alone cannot get is leaked there."""
+
+    def __init__(self) -> None:
+        self._streaks: dict[str, _Streak] = {}
+        self._successes = 0
+
+    def failed(self, worker: str, key: Hashable) -> bool:
+        """Take in that a task ran out of memory; say whether the worker wants a new process."""
+        streak = self._streaks.setdefault(worker, _Streak(set(), self._successes))
+        streak.keys.add(key)
+        return len(streak.keys) >= ALLOCATIONS and self._successes > streak.since
+
+    def succeeded(self, worker: str) -> None:
+        """Take in that a task succeeded, so memory can be had there."""
+        self._successes += 1
+        self._streaks.pop(worker, None)
+
+    def gone(self, worker: str) -> None:
+        """Take in that the process is gone."""
+        self._streaks.pop(worker, None)

@@ -1,0 +1,132 @@
+"""The readings of one device as the rules see them: what holds now, what happened lately, how fast counters rise."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import cached_property
+
+from dask_resilient.core import xid
+from dask_resilient.core.faults import Class
+from dask_resilient.core.limits import Limits
+from dask_resilient.core.readings import Baseline, Name, Reading
+
+MINUTE = 60.0
+MINUTES = 10
+"""Minutes that slow-down is counted in. Source: gpud."""
+
+LASTING = frozenset({Name.CANARY})
+"""Readings that hold until the next one, however old: a canary runs seldom."""
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """What one rule makes of the readings."""
+
+    cls: Class | None
+    """None: the device cannot be judged for the time being."""
+    evidence: str
+    row: str = ""
+    """Which row of a table fired, such as the number of an XID."""
+    source: str = ""
+    """Of that row, where it has its own."""
+
+
+class History:
+    """What is known of one device at one time; changes nothing.
+
+    Parameters
+    ----------
+    readings
+        Those of the device, in any order, from the life of the process that is judged: what killed the one before is no
+        fault of its successor. Those of other devices of its host tell whether it is alone with a trouble.
+    baseline
+        Names the device, and says where its counters stood.
+    limits
+        The thresholds.
+    now
+        Seconds, of the clock that the readings carry.
+    """
+
+    def __init__(self, readings: Iterable[Reading], baseline: Baseline, limits: Limits, now: float) -> None:
+        self.baseline, self.limits, self.now = baseline, limits, now
+        self._clocks: dict[str, list[Reading]] = {}
+        self._named: dict[str, list[Reading]] = {}
+        self.others: set[str] = set()
+        """The other devices of the host."""
+        for reading in sorted(readings, key=lambda reading: reading.time):
+            if reading.name == Name.CLOCKS_REASONS:
+                self._clocks.setdefault(reading.device, []).append(reading)
+            if reading.device == baseline.device:
+                self._named.setdefault(reading.name, []).append(reading)
+            else:
+                self.others.add(reading.device)
+
+    @cached_property
+    def present(self) -> dict[str, Reading]:
+        """Give the last reading of each name, known or not, as far as it still tells of the present."""
+        last = ((name, readings[-1]) for name, readings in self._named.items())
+        return {n: r for n, r in last if r.kind in LASTING or self.now - r.time <= self.limits.fresh}
+
+    def known(self, kind: str) -> list[Reading]:
+        """Give what is known at present of a kind; of something that exists once, one or none."""
+        return [r for r in self.present.values() if r.kind == kind and r.value is not None]
+
+    def number(self, kind: str) -> float | None:
+        """Give the number that is known at present of something that exists once."""
+        return next((r.number for r in self.known(kind)), None)
+
+    def flag(self, kind: str) -> bool:
+        """Say whether something is known to be true at present."""
+        return any(bool(r.number) for r in self.known(kind))
+
+    def events(self, kind: str, seconds: float | None = None) -> list[Reading]:
+        """Give what happened lately of a kind."""
+        age = self.limits.remember if seconds is None else seconds
+        found = (r for name, readings in self._named.items() if name.partition(".")[0] == kind for r in readings)
+        return [r for r in found if r.value is not None and self.now - r.time <= age]
+
+    @cached_property
+    def dead(self) -> list[Reading]:
+        """Give the errors of CUDA that cost this process its context."""
+        return [r for r in self.events(Name.CUDA_ERROR) if class_in(r).rank >= Class.KILL.rank]
+
+    def xids(self, seconds: float | None = None) -> list[xid.XidEvent]:
+        """Give the XIDs of the device.
+
+        One that does not say whom it names is this process's own where CUDA failed in it at the same time.
+        """
+        found = []
+        for r in self.events(Name.XID, seconds):
+            if r.number is not None:
+                beside = any(abs(error.time - r.time) <= xid.COALESCE for error in self.dead)
+                own = True if r.own is None and beside else r.own
+                found.append(xid.XidEvent(r.device, int(r.number), r.time, own, r.text))
+        return found
+
+    def rise(self, name: str, seconds: float) -> tuple[float, float]:
+        """Give by how much a counter rose lately, and in how many seconds; (0, 0) where that is not known.
+
+        Where readings are further apart than `seconds`, it is what the last two say.
+        """
+        numbers = [(r.time, r.number) for r in self._named.get(name, ()) if r.number is not None]
+        if len(numbers) < 2:  # noqa: PLR2004 - a difference has two sides
+            return 0.0, 0.0
+        end, last = numbers[-1]
+        if self.now - end > self.limits.fresh:
+            return 0.0, 0.0
+        start, first = next((n for n in numbers[:-1] if end - n[0] <= seconds), numbers[-2])
+        return max(0.0, last - first), end - start
+
+    def slow_minutes(self, bits: int, device: str | None = None) -> int:
+        """Count the last ten minutes in which a device was slowed down at least half of the time."""
+        minutes: dict[int, list[bool]] = {}
+        for r in self._clocks.get(device or self.baseline.device, ()):
+            if (value := r.number) is not None:
+                minutes.setdefault(int(max(0.0, self.now - r.time) // MINUTE), []).append(bool(int(value) & bits))
+        return sum(2 * sum(slow) >= len(slow) for minute, slow in minutes.items() if minute < MINUTES)
+
+
+def class_in(reading: Reading) -> Class:
+    """Give the class that a reading carries; OBSERVE if it is none."""
+    return Class(reading.value) if isinstance(reading.value, str) and reading.value in set(Class) else Class.OBSERVE
