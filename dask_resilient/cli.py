@@ -62,7 +62,7 @@ def ls(store: str, as_json: bool) -> None:
     if as_json:
         _print_json(rows)
         return
-    table = Table("name", "m", "kind", "stored", "size", "made", "run", box=None, pad_edge=False)
+    table = Table("name", "m", "kind", "stored", "size", "made (UTC)", "run", box=None, pad_edge=False)
     for row in rows:
         if row["name"] is None:
             table.add_row("?", row["milestone"], "", "", "", "", row["reason"])
@@ -70,9 +70,10 @@ def ls(store: str, as_json: bool) -> None:
         name = row["name"] + (f" / {_plain(row['variable'])}" if row["variable"] else "")
         made = datetime.fromtimestamp(row["made"], UTC).strftime("%Y-%m-%d %H:%M:%S")
         stored = f"{row['stored']:,}/{row['partitions']:,}"
+        stored += f" ({row['unreadable']:,} unreadable)" if row["unreadable"] else ""
         run = f"{row['run_state']}{', kept' if row['keep'] else ''}"
         table.add_row(name, row["milestone"], row["kind"], stored, _size(row["nbytes"]), made, run)
-    _show(table, f"{len(rows):,} milestones in {archive.root}")
+    _show(table, f"{_count(len(rows), 'milestone')} in {archive.root}")
 
 
 @resilience.command()
@@ -99,11 +100,12 @@ def verify(store: str, milestone: tuple[str, ...], as_json: bool) -> None:
         good = [row for row in rows if row["ending"] == "good"]
         _print_json({"good": len(good), "nbytes": sum(row["nbytes"] for row in good), "bad": bad})
     else:
-        table = Table("what", "ending", "reason", box=None, pad_edge=False)
+        table = Table("name", "what", "ending", "reason", box=None, pad_edge=False)
         for row in bad:
-            table.add_row(row.get("receipt", f"milestones/{row['milestone']}.json"), row["ending"], row["reason"])
+            what = row.get("receipt", f"milestones/{row['milestone']}.json")
+            table.add_row(_plain(row.get("name", "?")), what, row["ending"], row["reason"])
         size = _size(sum(row["nbytes"] for row in rows))
-        _show(table, f"{len(rows) - len(bad) + len(unreadable):,} partitions good ({size}), {len(bad):,} not")
+        _show(table, f"{_count(len(rows) - len(bad) + len(unreadable), 'partition')} good ({size}), {len(bad):,} not")
     sys.exit(1 if bad else 0)
 
 
@@ -182,7 +184,9 @@ def _seconds(text: str) -> float:
     except (ValueError, LookupError, OverflowError):
         seconds = -1.0
     if not 0 <= seconds < float("inf"):
-        raise Wrong(f"--grace {text!r} must be a time such as '24h' or a number of seconds; the default is {GRACE:g}")
+        raise Wrong(
+            f"--grace {text!r} must be a time such as '24h' or a number of seconds; the default is {GRACE / 3600:g}h"
+        )
     return seconds
 
 
@@ -203,7 +207,9 @@ def _show_removed(found: list[Removed], *, delete: bool, as_json: bool) -> None:
         table.add_row(m, what, f"{len(sizes):,}", _size(sum(sizes)), why)
     size = _size(sum(each.nbytes for each in found))
     did = "deleted" if delete else "would be deleted; --delete does it"
-    _show(table, f"{len(found):,} things, {size}, {did}")
+    if not found:
+        did = "nothing may go: what is young, kept, in use, or of a run that was not complete stays"
+    _show(table, f"{_count(len(found), 'thing')}, {size}, {did}")
 
 
 def _show(table: Table, summary: str) -> None:
@@ -211,13 +217,20 @@ def _show(table: Table, summary: str) -> None:
     # Names are to be copied out of a table, so no cell is cut short, however narrow the terminal.
     wide = console.options.update(width=10_000)
     console.width = max(console.width, Measurement.get(console, wide, table).maximum, len(summary))
-    if table.row_count:
-        console.print(table)
-    console.print(summary)
+    with console.capture() as captured:
+        if table.row_count:
+            console.print(table)
+        console.print(summary)
+    for line in captured.get().splitlines():
+        click.echo(line.rstrip())
 
 
 def _print_json(body: Any) -> None:
     click.echo(json.dumps(body, indent=1))
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number:,} {what}{'' if number == 1 else 's'}"
 
 
 def _plain(text: str) -> str:

@@ -92,11 +92,18 @@ def read_stored(ticket: Mapping[str, Any]) -> Any:
         If it cannot be read, or is not what its receipt says. Nothing is recomputed: there is nothing to do so from.
     """
     from dask_resilient import partitions
+    from dask_resilient.errors import LoadError, Unreachable
     from dask_resilient.store import read_at
 
-    partitions.load_modules(ticket.get("codecs", ()))
-    receipt, payload = read_at(ticket["store"], ticket["token"], ticket["receipt"])
-    return partitions.restore(receipt.codec, receipt.schema, payload)
+    problems = partitions.load_modules(ticket.get("codecs", ()))
+    try:
+        receipt, payload = read_at(ticket["store"], ticket["token"], ticket["receipt"])
+        return partitions.restore(receipt.codec, receipt.schema, payload)
+    except LoadError as e:
+        why = "; ".join([str(e), *problems]) if isinstance(e, Unreachable) else str(e)
+        what = f"partition {ticket.get('index', '?')} of milestone {ticket.get('name', '?')!r} in {ticket['store']!r}"
+        # The number of an OSError stays the first argument.
+        raise type(e)(*e.args[:-1], f"{what}: {why}") from e
 
 
 def _worker() -> Any:

@@ -157,7 +157,9 @@ def unseal(raw: bytes, what: str) -> dict[str, Any]:
         If it is sound, but of a format that this version does not know.
     """
     try:
-        body: dict[str, Any] = json.loads(raw)
+        body: Any = json.loads(raw)
+        if not isinstance(body, dict) or "sha256" not in body:
+            raise Damaged(f"{what} cannot be read: it has no sha256 of itself")
         found = body.pop("sha256")
         if found != _sha256(body):
             raise Damaged(f"{what} differs from its own SHA-256")

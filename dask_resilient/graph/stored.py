@@ -79,7 +79,7 @@ def open_milestone(store: str | os.PathLike[str] | None, name: str | None = None
 def _pick(archive: Archive, name: str | None, m: str | None) -> list[Milestone]:
     """Give the milestone that is meant; of an xarray object, those of all its variables."""
     if (name is None) == (m is None):
-        raise NotStored("say which milestone: open(store, name), or open(store, m=...)")
+        raise NotStored("say which milestone, by name or by m, not both: open(store, name), or open(store, m=...)")
     if m is not None:
         found = archive.milestone(m)
         if found.description.group is None:
@@ -130,7 +130,8 @@ def _what_is_missing(archive: Archive, group: list[Milestone]) -> str:
     indices = list(dict.fromkeys(index for each in missing for index in each.first))
     more = f" and {count - SHOWN:,} more" if count > SHOWN else ""
     total = sum(each.description.npartitions for each in group)
-    return f"of {total:,} partitions {count:,} are missing, {', '.join(indices[:SHOWN])}{more}"
+    verb = "is" if count == 1 else "are"
+    return f"of {total:,} partitions {count:,} {verb} missing: {', '.join(indices[:SHOWN])}{more}"
 
 
 def _collection(archive: Archive, found: Milestone) -> Any:
@@ -143,7 +144,10 @@ def _collection(archive: Archive, found: Milestone) -> Any:
         )
     name = f"{prefix('stored-' + described.name)}-{tokenize(archive.root, archive.token, found.milestone)}"
     codecs = list(config.read().codecs)
-    tickets = {index: archive.ticket(found.milestone, index) | {"codecs": codecs} for index in described.indices()}
+    tickets = {
+        index: archive.ticket(found.milestone, index) | {"name": described.name, "index": index, "codecs": codecs}
+        for index in described.indices()
+    }
     try:
         return make(name, described, tickets)
     except ResilienceError:

@@ -124,7 +124,9 @@ def restore(codec: str, schema: Mapping[str, Any], payload: Payload) -> Any:
         If the schema does not describe a value of this codec, or does not fit the payload.
     """
     if codec not in _LOADERS:
-        raise Unreachable(f"codec {codec!r} is not registered here; register it in every process that loads")
+        raise Unreachable(
+            f"codec {codec!r} is not registered here; name the module that registers it in resilience.codecs"
+        )
     try:
         return _codec(codec).restore(schema, own(payload))
     except LoadError:

@@ -258,6 +258,9 @@ class Watch:
         member.protected, member.reason = bool(msg["protected"]), str(msg["reason"])
         if not member.protected:
             self._unprotected(worker, member.reason)
+        for problem in msg.get("problems", ()):
+            logger.warning("dask-resilient: worker %s: %s", worker, problem)
+            self.event("codec-missing", worker=worker, reason=problem)
         self.detour.renew()
         # Where every worker was lost, the next one finds keys that could not be loaded when they were asked for.
         self.detour.reconsider(list(self.ledger.entries), "loader")

@@ -160,7 +160,8 @@ def token_of(calls: Calls, root: str) -> str:
         body = json.loads(read_small(calls, f"{root}/{STORE_JSON}"))
         version, token = body["format"], body["token"]
     except FileNotFoundError as e:
-        raise StoreError(errno.ENOENT, f"{root!r} is no store that this process can see: it has no {STORE_JSON}") from e
+        what = f"has no {STORE_JSON}" if os.path.isdir(root) else "does not exist"
+        raise StoreError(errno.ENOENT, f"{root!r} is no store that this process can see: it {what}") from e
     except (Damaged, ValueError, LookupError, TypeError, RecursionError) as e:
         raise StoreError(f"{root!r} is no store: {STORE_JSON} cannot be read ({e!r}); choose another directory") from e
     if version != FORMAT or not isinstance(token, str):

@@ -67,6 +67,7 @@ class Side:
         self._gpu = Gpu(worker, self.send)
         self._check: Any = None
         self._token = token
+        self._problems: list[str] = []
         self._opened = threading.Event()
 
     # -- life --------------------------------------------------------------------------------------------------------
@@ -85,8 +86,7 @@ class Side:
             self._opened.set()
 
     def _open(self) -> None:
-        for problem in partitions.load_modules(self.settings.codecs):
-            logger.warning("dask-resilient: %s", problem)
+        self._problems = partitions.load_modules(self.settings.codecs)
         try:
             if self._token is None:
                 raise StoreError("the scheduler cannot use the store")
@@ -121,6 +121,7 @@ class Side:
                 "reason": self.reason,
                 "token": self.store.token if self.store is not None else None,
                 "host": socket.gethostname(),
+                "problems": self._problems,
             }
         )
 

@@ -36,6 +36,9 @@ BOUND = 90.0
 
 DONE = ("memory", "erred")
 
+STUMBLED = "assertion of Dask's own"
+"""A run that ended so tells nothing more: the scheduler's state is broken, and we are not there."""
+
 RESOURCES = {"R": 2}
 
 
@@ -241,6 +244,9 @@ async def _run(case: Case, store: Path) -> Outcome:
     judge = getattr(run, "judge", None)
     if judge is None:
         return Outcome(problems)
+    if judge.stumbled:
+        run.faults[STUMBLED] += 1
+        return Outcome([], run.faults, judge.counts(), sum(run.play.runs.values()), judge.loads)
     return Outcome(judge.problems + problems, run.faults, judge.counts(), sum(run.play.runs.values()), judge.loads)
 
 
@@ -251,6 +257,7 @@ def run_case(case: Case) -> Outcome:
     with quick(log), dask.config.set(config(case)), tempfile.TemporaryDirectory(prefix="fuzz-") as directory:
         outcome = asyncio.run(_run(case, Path(directory) / "store"))
     outcome.problems.extend(left_threads())
-    outcome.problems.extend(f"LOG: {message}"[:1500] for message in log.bad())
+    if not outcome.faults[STUMBLED]:
+        outcome.problems.extend(f"LOG: {message}"[:1500] for message in log.bad())
     outcome.seconds = monotonic() - begin
     return outcome

@@ -204,7 +204,7 @@ def test_dataset_that_is_not_complete(keeper, path):
     """A Dataset of which a partition is missing is refused with its index."""
     keeper.skip = {"2.1"}
     keeper.keep(dataset())
-    with pytest.raises(NotStored, match=r"of 11 partitions 1 are missing, 2\.1;"):
+    with pytest.raises(NotStored, match=r"of 11 partitions 1 is missing: 2\.1;"):
         dr.open(path, "clean")
 
 

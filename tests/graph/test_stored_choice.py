@@ -57,7 +57,7 @@ def test_newest_complete_one(keeper, path):
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         same(dr.open(path, m=first).compute(scheduler="sync"), old)
-        with pytest.raises(NotStored, match=rf"\({third}\).* not complete: of 6 partitions 1 are missing, 1\.1;"):
+        with pytest.raises(NotStored, match=rf"\({third}\).* not complete: of 6 partitions 1 is missing: 1\.1;"):
             dr.open(path, m=third)
 
 
@@ -89,7 +89,7 @@ def test_revoked_partition_is_missing(keeper, path):
     value = keeper.keep(frame())
     place = next(p for p in keeper.places if p.index == "1")
     keeper.store.revoke(place, "differs")
-    with pytest.raises(NotStored, match="1 are missing, 1;"):
+    with pytest.raises(NotStored, match="1 is missing: 1;"):
         dr.open(path, "clean")
     keeper.store.write(
         replace(place, generation=1, attempt="b"), partitions.stage(PLAIN.iloc[7:14]), {"key": "k", "run": "r"}
