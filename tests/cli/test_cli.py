@@ -89,9 +89,7 @@ def test_wrong_grace(shop, call, grace):
     shop.milestone("m")
     before = shop.files()
     _, err = call("gc", shop.url, "--grace", grace, "--delete", code=2)
-    assert err == [
-        f"Error: --grace {grace!r} must be a time such as '24h' or a number of seconds; the default is 24h"
-    ]
+    assert err == [f"Error: --grace {grace!r} must be a time such as '24h' or a number of seconds; the default is 24h"]
     assert shop.files() == before
 
 
