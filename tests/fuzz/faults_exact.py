@@ -28,6 +28,8 @@ def still(run: Run) -> bool:
         watch is not None
         and all(future.done() for future in run.futures.values())
         and all(key in scheduler.tasks for key in run.futures)
+        # What a client has let go of, unheard by the scheduler yet, is forgotten any moment, and its copy with it.
+        and {ts.key for client in scheduler.clients.values() for ts in client.wants_what} <= set(run.futures)
         and not any(ts.state in ACTIVE for ts in scheduler.tasks.values())
         and all(closing.done() for closing in run.closing)
         and all(worker.status == Status.running for worker in run.live())
