@@ -95,6 +95,8 @@ class Resilience(SchedulerPlugin):
         finally:
             # Whoever waits for this goes on after Dask has put this instance into its table.
             self._up.set()
+            # Seen there once, else one that is taken out before anybody asks would be taken for one that still starts.
+            scheduler.loop.add_callback(self._alive)
 
     @staticmethod
     async def _is_second(scheduler: Any) -> bool:
@@ -145,6 +147,7 @@ class Resilience(SchedulerPlugin):
         await self._undo()
         heir = self._scheduler.plugins.get(NAME)
         if isinstance(heir, Resilience):
+            heir._seen = True
             await heir.start(self._scheduler)
 
     # -- messages and calls ------------------------------------------------------------------------------------------
