@@ -14,13 +14,14 @@ import sys
 from collections.abc import Mapping
 from typing import Any
 
-from dask_resilient import partitions
+import numpy as np
+
+from dask_resilient import config, partitions
 from dask_resilient.core.milestones import MAX_UNPACKED, Description, dump_description
 from dask_resilient.core.outcome import Declined
-from dask_resilient.errors import Damaged
+from dask_resilient.errors import Damaged, NotStored
 from dask_resilient.graph.labelled import Part
 from dask_resilient.graph.milestone import Mark
-from dask_resilient.protocols import Staged
 
 logger = logging.getLogger("dask_resilient")
 
@@ -36,7 +37,7 @@ def describe_collection(mark: Mark, x: Any, npartitions: int, part: Part | None)
     arrays, bags = sys.modules.get("dask.array"), sys.modules.get("dask.bag.core")
     if arrays is not None and isinstance(x, arrays.Array):
         chunks = tuple(tuple(None if math.isnan(n) else int(n) for n in axis) for axis in x.chunks)
-        facts: dict[str, Any] = {"numblocks": x.numblocks, "chunks": chunks, "meta": _meta(x._meta)}
+        facts: dict[str, Any] = {"numblocks": x.numblocks, "chunks": chunks, "meta": stage_value(x._meta)}
         if part is not None:
             facts |= {"dims": part.dims, "variable": part.variable, "group": part.group}
         return describe(mark, "array", npartitions, **facts)
@@ -47,7 +48,7 @@ def describe_collection(mark: Mark, x: Any, npartitions: int, part: Part | None)
 
 def describe_frame(mark: Mark, meta: Any, divisions: tuple[Any, ...]) -> bytes:
     """Describe a dataframe, series, index or scalar of dask.dataframe."""
-    return describe(mark, "frame", len(divisions) - 1, meta=_meta(meta), divisions=_meta(divisions))
+    return describe(mark, "frame", len(divisions) - 1, meta=stage_value(meta), divisions=stage_value(divisions))
 
 
 def describe(mark: Mark, kind: str, npartitions: int, **facts: Any) -> bytes:
@@ -67,16 +68,32 @@ def describe(mark: Mark, kind: str, npartitions: int, **facts: Any) -> bytes:
         del facts[max(large, key=lambda name: large[name])]
 
 
-def _meta(value: Any) -> Mapping[str, Any] | None:
+def stage_value(value: Any) -> Mapping[str, Any] | None:
     """Stage a small value as JSON; None where it has no exact form, which must not fail the job."""
     try:
         staged = partitions.stage(value)
     except Exception:
         logger.debug("dask-resilient: a meta cannot be described", exc_info=True)
         return None
-    return None if isinstance(staged, Declined) else _inline(staged)
-
-
-def _inline(staged: Staged) -> Mapping[str, Any]:
+    if isinstance(staged, Declined):
+        return None
     raw = b"".join(buffer for chunk in staged.chunks for buffer in chunk)[: staged.nbytes]
     return {"codec": staged.codec, "schema": dict(staged.schema), "payload": base64.b64encode(raw).decode()}
+
+
+def restore_value(stored: Any) -> Any:
+    """Give back what `stage_value` gave.
+
+    Raises
+    ------
+    NotStored
+        If it is something else.
+    Unreachable, Foreign
+        As `partitions.restore`.
+    """
+    partitions.load_modules(config.read().codecs)
+    try:
+        payload = np.frombuffer(bytearray(base64.b64decode(stored["payload"], validate=True)), np.uint8)
+        return partitions.restore(stored["codec"], stored["schema"], payload)
+    except (ValueError, LookupError, TypeError) as e:
+        raise NotStored(f"the description of the milestone cannot be read: {e!r}") from e

@@ -6,7 +6,6 @@ to recompute from, so a partition that is damaged by then is an error, one that 
 
 from __future__ import annotations
 
-import base64
 import math
 import os
 import warnings
@@ -14,15 +13,15 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any
 
-import numpy as np
 from dask.base import tokenize
 from dask.highlevelgraph import HighLevelGraph, MaterializedLayer
 from dask.task_spec import Task
 from dask.typing import Key
 
-from dask_resilient import config, partitions
+from dask_resilient import config
 from dask_resilient.core.milestones import Description, Milestone
 from dask_resilient.errors import NotStored, ResilienceError, ResilienceWarning
+from dask_resilient.graph.describe import restore_value
 from dask_resilient.graph.milestone import prefix
 from dask_resilient.store.archive import Archive, open_archive
 from dask_resilient.tasks import read_stored
@@ -175,7 +174,7 @@ def _frame(name: str, described: Description, tickets: Tickets) -> Any:
     from dask.dataframe.dask_expr import from_graph
 
     stored = described.divisions
-    divisions = _restored(stored) if stored is not None else (None,) * (len(tickets) + 1)
+    divisions = restore_value(stored) if stored is not None else (None,) * (len(tickets) + 1)
     if not isinstance(divisions, tuple) or len(divisions) != len(tickets) + 1:
         raise NotStored(f"milestone {described.name!r} has other divisions than partitions: {divisions!r}")
     # Not from_map, which would convert object columns to strings: what was marked comes back.
@@ -203,8 +202,13 @@ _MAKE = {"array": _array, "frame": _frame, "bag": _bag, "delayed": _delayed}
 
 
 def _dataset(archive: Archive, group: list[Milestone]) -> Any:
-    import xarray
-
+    try:
+        import xarray
+    except ImportError as e:
+        raise NotStored(
+            f"milestone {group[0].description.name!r} is of an xarray object, and xarray is not installed here: "
+            "pip install xarray"
+        ) from e
     variables = {}
     for each in group:
         dims = each.description.dims or ()
@@ -221,7 +225,7 @@ def _meta(described: Description, tickets: Tickets) -> Any:
     """Give the empty partition: as described, or else from the first stored one."""
     stored = described.meta
     if stored is not None:
-        return _restored(stored)
+        return restore_value(stored)
     value = read_stored(next(iter(tickets.values())))
     if described.kind == "array":
         from dask.array.utils import meta_from_array
@@ -230,13 +234,3 @@ def _meta(described: Description, tickets: Tickets) -> Any:
     from dask.dataframe.utils import make_meta
 
     return make_meta(value)
-
-
-def _restored(stored: Any) -> Any:
-    """Give a small value out of a description back."""
-    partitions.load_modules(config.read().codecs)
-    try:
-        payload = np.frombuffer(bytearray(base64.b64decode(stored["payload"], validate=True)), np.uint8)
-        return partitions.restore(stored["codec"], stored["schema"], payload)
-    except (ValueError, LookupError, TypeError) as e:
-        raise NotStored(f"the description of the milestone cannot be read: {e!r}") from e

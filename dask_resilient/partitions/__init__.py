@@ -9,11 +9,11 @@ from __future__ import annotations
 import sys
 
 from dask_resilient.partitions.buffers import digest
-from dask_resilient.partitions.builtin import DEVICE_CODECS, device_nbytes  # this import also fills the table
+from dask_resilient.partitions.builtin import device_nbytes  # this import also fills the table
 from dask_resilient.partitions.modules import load_modules
 from dask_resilient.partitions.table import register, restore, stage
 
-__all__ = ["DEVICE_CODECS", "device_nbytes", "digest", "load_modules", "register", "restore", "stage", "trim"]
+__all__ = ["device_nbytes", "digest", "load_modules", "register", "restore", "stage", "trim"]
 
 
 def trim() -> None:

@@ -118,6 +118,23 @@ async def test_registered_over_the_first(x: Cluster) -> None:
 
 
 @cluster_test()
+async def test_taken_out_while_it_takes_over(x: Cluster) -> None:
+    """The other one is unregistered before it has wholly started: nobody stays behind (seed 801638)."""
+    await x.stored(CHAIN, "K")
+    second = Resilience(x.store)
+    with pytest.warns(UserWarning, match="overwriting"):
+        await x.scheduler.register_scheduler_plugin(second, idempotent=False)
+    x.plugin._alive()  # as the next message of any worker asks
+    await until(lambda: second._watch is not None, what="the other one starts")
+    await x.scheduler.unregister_scheduler_plugin(NAME)
+    x.plugin = second
+    await until(lambda: second._watch is None and NAME not in x.scheduler.handlers, what="it leaves by itself")
+    (k,) = x.persist(CHAIN, "K")
+    await x.right(CHAIN, k)
+    assert x.world.loaded("K") == 0
+
+
+@cluster_test()
 async def test_anything_may_be_logged(x: Cluster) -> None:
     """Users log events of any kind under any topic."""
     x.scheduler.log_event("all", "text")

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import gc
+from types import SimpleNamespace
 
 import dask
 import pytest
 from distributed import Client
 
 from dask_resilient import tasks
+from tests.support.keeper import Keeper
 from tests.support.waiting import wait_until
 
 
@@ -42,3 +44,18 @@ def client(shared_client):
     )
     with shared_client.as_current():
         yield shared_client
+
+
+@pytest.fixture
+def keeper(tmp_path, monkeypatch):
+    """Give something that saves what is computed in this process into ``store``."""
+    keeper = Keeper(tmp_path / "store")
+    worker = SimpleNamespace(plugins={tasks.PLUGIN: SimpleNamespace(side=keeper)})
+    monkeypatch.setattr(tasks, "_worker", lambda: worker)
+    return keeper
+
+
+@pytest.fixture
+def path(keeper):
+    """Give the path of the store."""
+    return keeper.store.url

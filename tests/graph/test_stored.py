@@ -7,7 +7,6 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
-from types import SimpleNamespace
 
 import dask
 import dask.array as da
@@ -22,27 +21,10 @@ from dask.delayed import Delayed, delayed
 from distributed import Client, LocalCluster, wait
 
 import dask_resilient as dr
-from dask_resilient import tasks
 from dask_resilient.errors import Damaged, NotStored
 from dask_resilient.graph import describe as describe_module
-from tests.support.keeper import PLAIN, Keeper, array, dataset, dr_archive, frame, same
+from tests.support.keeper import PLAIN, array, dataset, dr_archive, frame, same
 from tests.support.waiting import wait_until
-
-
-@pytest.fixture
-def keeper(tmp_path, monkeypatch):
-    """Give something that saves what is computed in this process into ``store``."""
-    keeper = Keeper(tmp_path / "store")
-    worker = SimpleNamespace(plugins={tasks.PLUGIN: SimpleNamespace(side=keeper)})
-    monkeypatch.setattr(tasks, "_worker", lambda: worker)
-    return keeper
-
-
-@pytest.fixture
-def path(keeper):
-    """Give the path of the store."""
-    return keeper.store.url
-
 
 COLLECTIONS = {
     "array": array,

@@ -3,40 +3,24 @@
 from __future__ import annotations
 
 import shutil
+import sys
 import warnings
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 
 import dask.array as da
 import numpy as np
 import pytest
 
 import dask_resilient as dr
-from dask_resilient import partitions, tasks
+from dask_resilient import partitions
 from dask_resilient.core.manifest import Place
 from dask_resilient.core.milestones import Description, Milestone, read_description
 from dask_resilient.errors import Damaged, NotStored, ResilienceWarning, SettingError, StoreError, Unreachable
 from dask_resilient.graph import describe as describe_module
 from dask_resilient.graph.milestone import Mark
 from dask_resilient.store import open_store
-from tests.support.keeper import PLAIN, Keeper, array, dr_archive, frame, same
-
-
-@pytest.fixture
-def keeper(tmp_path, monkeypatch):
-    """Give something that saves what is computed in this process into ``store``."""
-    keeper = Keeper(tmp_path / "store")
-    worker = SimpleNamespace(plugins={tasks.PLUGIN: SimpleNamespace(side=keeper)})
-    monkeypatch.setattr(tasks, "_worker", lambda: worker)
-    return keeper
-
-
-@pytest.fixture
-def path(keeper):
-    """Give the path of the store."""
-    return keeper.store.url
-
+from tests.support.keeper import PLAIN, array, dataset, dr_archive, frame, same
 
 # -- which milestone ---------------------------------------------------------------------------------------------------
 
@@ -109,6 +93,14 @@ def test_description_that_would_contradict_itself_is_of_no_kind():
     """What Dask says of a collection and cannot be is left out: it is kept, and nobody opens it."""
     raw = describe_module.describe(Mark("clean", None, False), "array", 3, numblocks=(2, 2))
     assert read_description(raw).kind == "other"
+
+
+def test_object_of_xarray_where_xarray_is_not_installed(keeper, path, monkeypatch):
+    """One line says what to install."""
+    keeper.keep(dataset())
+    monkeypatch.setitem(sys.modules, "xarray", None)
+    with pytest.raises(NotStored, match="xarray is not installed here: pip install xarray"):
+        dr.open(path, "clean")
 
 
 # -- what is refused ---------------------------------------------------------------------------------------------------
@@ -199,7 +191,7 @@ def broken(keeper, change):
 )
 def test_description_that_fits_nothing(keeper, path, change):
     """A description that is sealed and makes no sense is refused with the milestone's name."""
-    three = describe_module._meta((0, 1, 2))
+    three = describe_module.stage_value((0, 1, 2))
     broken(keeper, {key: three if fact == "wrong count" else fact for key, fact in change.items()})
     with pytest.raises(dr.ResilienceError) as caught:
         dr.open(path, "clean").compute(scheduler="sync")

@@ -17,6 +17,7 @@ from test_frames import assert_same_index, same_types
 from dask_resilient import partitions
 from dask_resilient.core.outcome import Declined
 from dask_resilient.errors import Foreign, Unreachable
+from dask_resilient.partitions.builtin import DEVICE_CODECS
 from dask_resilient.testing.codecs import CodecContract, payload_of, round_trip, staged
 
 
@@ -237,7 +238,7 @@ def test_columns_are_arrow_streams_for_any_reader():
 
 def test_loads_make_room_for_cudf():
     """A cuDF table counts as device memory before it is restored."""
-    assert "cudf" in partitions.DEVICE_CODECS
+    assert "cudf" in DEVICE_CODECS
 
 
 def test_copy_survives_the_original():
