@@ -27,6 +27,12 @@ class Settings:
     save_task_wait: float = 30.0
     save_run_wait: float = 0.05
     save_stuck: float = 60.0
+    probe_enabled: bool = True
+    probe_interval: float = 5.0
+    probe_canary: float = 600.0
+    probe_hang: float | None = None
+    probe_kernel_log: str = "/dev/kmsg"
+    probe_rules: str | None = None
     recover_enabled: bool = True
     recover_untested_dask: bool = False
     recover_floor: float = 1.0
@@ -40,7 +46,12 @@ class Settings:
         return asdict(self)
 
 
-_TIMES = frozenset({"save_task_wait", "save_stuck", "recover_floor", "recover_timeout", "recover_pause", "leave"})
+_TIMES = frozenset(
+    {
+        *("save_task_wait", "save_stuck", "probe_interval", "probe_canary"),
+        *("recover_floor", "recover_timeout", "recover_pause", "leave"),
+    }
+)
 _SHARES = frozenset({"save_memory", "save_run_wait"})
 
 
@@ -103,18 +114,37 @@ def _check(name: str, key: str, value: Any) -> Any:
         raise SettingError(f"{key} = {value!r} must be a number such as {example}, and not negative")
     if name in _SHARES and number > 1:
         raise SettingError(f"{key} = {value!r} must be a share between 0 and 1")
-    if name == "recover_margin" and number < 1:
-        raise SettingError(f"{key} = {value!r} must be at least 1")
+    if number < _LEAST.get(name, 0):
+        raise SettingError(f"{key} = {value!r} must be at least {_LEAST[name]}")
     return float(number)
+
+
+def _is_multiple(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and value >= 2  # noqa: PLR2004 - below it is luck
+
+
+def _number(value: Any) -> float | None:
+    return None if value is None else float(value)
+
+
+def _text(value: Any) -> str | None:
+    return None if value is None else str(value)
 
 
 def _is_names(value: Any) -> bool:
     return isinstance(value, list | tuple) and all(isinstance(each, str) for each in value)
 
 
+_LEAST = {"recover_margin": 1, "probe_interval": 0.5}
+"""Numbers below which a setting cannot work: the probe process itself waits half a second for events."""
+
 _FLAG = ("true or false", lambda value: isinstance(value, bool), bool)
 _OTHERS: dict[str, tuple[str, Callable[[Any], bool], Callable[[Any], Any]]] = {
     "enabled": _FLAG,
+    "probe_enabled": _FLAG,
+    "probe_hang": ("a number of times from 2 on, or null", lambda value: value is None or _is_multiple(value), _number),
+    "probe_kernel_log": ("a path", lambda value: isinstance(value, str) and bool(value), str),
+    "probe_rules": ("a path to a YAML file, or null", lambda value: value is None or isinstance(value, str), _text),
     "recover_enabled": _FLAG,
     "recover_untested_dask": _FLAG,
     "store": ("a path or a file:// URL", lambda value: value is None or isinstance(value, str), lambda value: value),
@@ -130,3 +160,34 @@ def _seconds(key: str, value: str) -> float:
         return float(parse_timedelta(value, default="s"))
     except (ValueError, KeyError):
         raise SettingError(f"{key} = {value!r} must be a time such as '30s' or a number of seconds") from None
+
+
+def read_rules(path: str | None) -> dict[str, Any] | None:
+    """Read the user's file of rules on the client, so that scheduler and workers need not see it.
+
+    Returns
+    -------
+    What `core.tables.Tables.of` takes, plain types only; None if there is no file.
+
+    Raises
+    ------
+    SettingError
+        If the file cannot be read or says what cannot be; the message names the place.
+    """
+    import yaml
+
+    from dask_resilient.core.tables import Tables
+
+    if path is None:
+        return None
+    try:
+        said = yaml.safe_load(Path(path).read_text())
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as e:
+        raise SettingError(f"resilience.probe.rules = {path!r} cannot be read: {e}") from None
+    if not isinstance(said, Mapping):
+        raise SettingError(
+            f"resilience.probe.rules = {path!r} must hold a mapping such as {{xid: {{79: {{class: drain}}}}}}"
+        )
+    rules = {"file": path, **said}
+    Tables.of(rules)
+    return rules

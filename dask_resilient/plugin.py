@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from time import time
 from typing import Any
@@ -18,6 +18,7 @@ from distributed.diagnostics.plugin import SchedulerPlugin
 
 from dask_resilient import config
 from dask_resilient.config import Settings
+from dask_resilient.probes.guests import pack
 from dask_resilient.scheduler.lease import Lease
 from dask_resilient.scheduler.queue import StoreQueue
 from dask_resilient.scheduler.sides import Sides
@@ -40,11 +41,13 @@ class Resilience(SchedulerPlugin):
     store
         Path or ``file://`` URL of the store; made absolute here, on the client. None takes the setting
         ``resilience.store``, and without that ``./dask-resilient-store``.
+    probes
+        Probes of your own, see `dask_resilient.protocols.Probe`; they run on every worker, each in its own process.
 
     Raises
     ------
     SettingError
-        If a setting under ``resilience`` does not exist or cannot work.
+        If a setting under ``resilience`` does not exist or cannot work, or a probe is none.
 
     Notes
     -----
@@ -54,8 +57,10 @@ class Resilience(SchedulerPlugin):
     name = NAME
     idempotent = True
 
-    def __init__(self, store: str | os.PathLike[str] | None = None) -> None:
+    def __init__(self, store: str | os.PathLike[str] | None = None, *, probes: Iterable[Any] = ()) -> None:
         settings = config.read()
+        self.rules = config.read_rules(settings.probe_rules) if settings.enabled else None
+        self.probes = pack(probes)
         chosen = store if store is not None else settings.store
         self.default_store = chosen is None
         self.settings: Settings = replace(settings, store=resolve(chosen)) if settings.enabled else settings
@@ -81,10 +86,10 @@ class Resilience(SchedulerPlugin):
         scheduler.stream_handlers[NAME] = self._message
         try:
             self._queue = StoreQueue(scheduler.loop)
-            self._watch = Watch(scheduler, self.settings, self.run, self._queue, self._alive)
+            self._watch = Watch(scheduler, self.settings, self.run, self._queue, self._alive, self.rules)
             self._watch.start()
             token = await self._open_store()
-            worker = dumps(ResilienceWorker(self.settings.to_dict(), self.run, token))
+            worker = dumps(ResilienceWorker(self.settings.to_dict(), self.run, token, self.rules, self.probes))
             self._sides = Sides(scheduler, NAME)
             await self._sides.add(worker, dumps(ResilienceNanny()))
             self._watch.registered()
@@ -157,21 +162,8 @@ class Resilience(SchedulerPlugin):
         watch = self._watch
         if watch is None or run != self.run or not self._alive():
             return
-        handlers = {
-            "hello": watch.hello,
-            "device": watch.device,
-            "failed": watch.failed,
-            "saving-off": watch.saving_off,
-            "staged": watch.copies.staged,
-            "committed": watch.copies.committed,
-            "not-saved": watch.copies.not_saved,
-            "loading": watch.copies.loading,
-            "loaded": watch.loaded,
-            "load-ended": watch.copies.load_ended,
-            "verified": watch.copies.verified,
-        }
         try:
-            handlers[kind](worker, msg)
+            watch.handle(worker, kind, msg)
         except Exception:
             logger.exception("dask-resilient: could not handle %r of worker %s", kind, worker)
 

@@ -59,7 +59,7 @@ async def _scheduler(scheduler: Any) -> None:
 async def _worker(worker: Any) -> None:
     if worker.monitor.gpu_name is None:
         return
-    gauge = probes.acquire()
+    gauge = probes.acquire(gpu=True)
     _acquired.add(worker.id)
     device = await asyncio.to_thread(gauge.wait, IDENTITY_SECONDS)
     if device is None:

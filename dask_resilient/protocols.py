@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -63,6 +63,33 @@ class Codec(Protocol):
         ------
         Foreign
             If the schema does not describe a value of this codec, or does not fit the size of the payload.
+        """
+
+
+class Probe(Protocol):
+    """Reads something about a worker's device, or its host, that the built-in probes do not.
+
+    Given to `dask_resilient.install(probes=[...])`, or named as an entry point of the group ``dask_resilient.probes``.
+    It runs beside every worker, in a process of its own: it may be slow, hang or crash, and only what it would have
+    read is unknown then. A class is called without arguments there; an object travels by cloudpickle.
+
+    It may also have ``interval``, the seconds between two calls (5 if it has none).
+    """
+
+    name: str
+
+    def read(self, device: str) -> Iterable[tuple[str, Any] | tuple[str, Any, str]]:
+        """Read, and give tuples ``(name, value)`` or ``(name, value, text)``.
+
+        A value is a number, a text, a truth value, or None for unknown, with the reason as the text. They are shown;
+        what is judged is ``("stated", class, text)``, or ``("stated.<which>", class, text)`` where there are several:
+        the class, of `dask_resilient.core.faults.Class`, that the probe itself thinks right, as long as it goes on
+        saying so. Names of built-in readings are refused.
+
+        Parameters
+        ----------
+        device
+            UUID of the worker's own GPU, else ``host:<host>/<name>``.
         """
 
 

@@ -30,10 +30,14 @@ class Handle:
         return f"<dask_resilient.Handle on {self._client.scheduler.address if self._client.scheduler else 'nothing'}>"
 
     def workers(self) -> Any:
-        """Give a row a worker: ``worker, name, host, device, gpu, phase, health, reason, protected``.
+        """Give a row a worker.
 
-        ``device`` is the UUID of the worker's own GPU, else ``host:<host>/<name>``; ``gpu`` is the name of the GPU that
-        it sees, empty if it sees none or that is not known yet.
+        Keys of a row are ``worker, name, host``; ``device``, the UUID of the worker's own GPU, else
+        ``host:<host>/<name>``; ``gpu``, the name of the GPU that it sees, empty if it sees none or that is not known
+        yet; ``phase``; ``health`` (healthy, degraded, unhealthy, unknown), the ``rule`` that says so, empty if none
+        does, its ``evidence`` (sentences), whether what the worker holds on the device is ``readable`` (None = not
+        known), ``since`` when (UNIX s), and what is ``unknown`` of it, with reasons; ``protected``, and the ``reason``
+        if it is not.
         """
         return self._call("workers")
 

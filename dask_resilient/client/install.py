@@ -7,7 +7,7 @@ import contextlib
 import logging
 import os
 import warnings
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from time import time
 from typing import Any
 
@@ -31,7 +31,7 @@ REPORT_SECONDS = 5.0
 """Longest that installing waits for the workers to report."""
 
 
-def install(client: Any, store: str | os.PathLike[str] | None = None) -> Any:
+def install(client: Any, store: str | os.PathLike[str] | None = None, *, probes: Iterable[Any] = ()) -> Any:
     """Install the plugin on the client's cluster and give its handle.
 
     Parameters
@@ -41,6 +41,9 @@ def install(client: Any, store: str | os.PathLike[str] | None = None) -> Any:
     store
         Path or ``file://`` URL of the store, made absolute here; the scheduler and every worker must see it. None takes
         the setting ``resilience.store``, and without that ``./dask-resilient-store`` with a warning.
+    probes
+        Probes of your own, classes or objects with a ``name`` and a method ``read(device)``, see
+        `dask_resilient.protocols.Probe`. They run beside every worker, each in a process of its own.
 
     Returns
     -------
@@ -53,7 +56,7 @@ def install(client: Any, store: str | os.PathLike[str] | None = None) -> Any:
     NotInstalledError
         If the scheduler or a worker lacks this package; the message says who. Nothing was changed then.
     SettingError
-        If a setting or `store` cannot work.
+        If a setting, `store` or a probe cannot work.
     UnsupportedType
         If `client` is no `distributed.Client` that is connected.
 
@@ -63,7 +66,7 @@ def install(client: Any, store: str | os.PathLike[str] | None = None) -> Any:
     used, or a side cannot be set up, the job runs unprotected, with a `ResilienceWarning` that says why.
     """
     _check(client)
-    plugin = Resilience(store)
+    plugin = Resilience(store, probes=probes)
     if not plugin.settings.enabled:
         return client.sync(_disabled, client)
     if client.asynchronous:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -46,6 +47,10 @@ class Report:
         """Say in a sentence an incident what was lost and how it came back."""
         return [_incident(row) for row in self.incidents]
 
+    def health(self) -> list[str]:
+        """Say in whole sentences how the devices are: in how many nothing is wrong, and each where something is."""
+        return list(_health(self.workers))
+
     def __str__(self) -> str:
         """Render for the terminal that prints it; plain text elsewhere."""
         from io import StringIO
@@ -69,6 +74,9 @@ class Report:
             yield Text("  " + line)
         if self.status.get("disabled"):
             return
+        yield Text("Health", style="bold")
+        for line in self.health():
+            yield Text("  " + line)
         yield Text("Losses", style="bold")
         if not self.incidents:
             yield Text("  no worker was lost")
@@ -136,6 +144,24 @@ def _workers(workers: Sequence[Row]) -> Iterator[str]:
         yield f"UNPROTECTED worker {row['worker']} ({row['name']}): {row['reason']}."
     if len(bad) > WORKERS_SHOWN:
         yield f"... and {len(bad) - WORKERS_SHOWN} more unprotected workers."
+
+
+def _health(workers: Sequence[Row]) -> Iterator[str]:
+    counts = Counter(row["health"] for row in workers)
+    if counts:
+        how = ", ".join(f"{n} {health}" for health, n in counts.most_common())
+        yield f"Of {_count(len(workers), 'worker')}: {how}."
+    shown = sorted((row for row in workers if row["health"] != "healthy"), key=lambda row: _WORST.index(row["health"]))
+    for row in shown[:WORKERS_SHOWN]:
+        rule = f"rule {row['rule']}: " if row["rule"] else ""
+        why = "; ".join(row["evidence"][:REASONS_SHOWN]) or "no reason is known"
+        held = "" if row["readable"] is not False else " What it holds there cannot be read any more."
+        yield f"{row['health'].upper()} {row['device']}, worker {row['name']}: {rule}{why}.{held}"
+    if len(shown) > WORKERS_SHOWN:
+        yield f"... and {len(shown) - WORKERS_SHOWN} more."
+
+
+_WORST = ("unhealthy", "degraded", "unknown")
 
 
 def _incident(row: Row) -> str:

@@ -176,6 +176,11 @@ class Attribution:
         for devices in self._codes.values():
             devices.pop(device, None)
 
+    @property
+    def listening(self) -> bool:
+        """Say whether it matters what tasks do; else `succeeded` and `forget` change nothing."""
+        return bool(self._trails or self._failed)
+
     # -- what follows --------------------------------------------------------------------------------------------------
 
     def score(self, device: str) -> Score:
@@ -227,6 +232,11 @@ class Allocations:
     def __init__(self) -> None:
         self._streaks: dict[str, _Streak] = {}
         self._successes = 0
+
+    @property
+    def listening(self) -> bool:
+        """Say whether it matters what tasks do; else `succeeded` changes nothing that counts."""
+        return bool(self._streaks)
 
     def failed(self, worker: str, key: Hashable) -> bool:
         """Take in that a task ran out of memory; say whether the worker wants a new process."""

@@ -11,9 +11,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from enum import StrEnum
-from typing import ClassVar
+from typing import Any, ClassVar, Self
 
 from dask_resilient.core.faults import Class, Suspect, overridden, together
 from dask_resilient.core.messages import messages
@@ -191,6 +191,16 @@ class TaskFault:
     source: str
     text: str
     """The beginning of what was classified."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """Give plain types for the wire."""
+        return {name: str(value) if isinstance(value, StrEnum) else value for name, value in asdict(self).items()}
+
+    @classmethod
+    def from_dict(cls, fields: Mapping[str, Any]) -> Self:
+        """Read what `to_dict` gave."""
+        kinds = {"kind": Kind(fields["kind"]), "cls": Class(fields["cls"]), "suspect": Suspect(fields["suspect"])}
+        return cls(**{**fields, **kinds})
 
 
 def with_overrides(changes: object, file: str, table: Mapping[int, CudaRow] = TABLE) -> dict[int, CudaRow]:

@@ -10,6 +10,7 @@ What to do about a verdict is not decided here.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass
 from enum import StrEnum
@@ -66,7 +67,11 @@ def _plain(value: object) -> object:
 
 _EVENTS = frozenset({Name.XID, Name.EVENT, Name.CUDA_ERROR})
 _SILENCES = frozenset({Name.SILENCE, Name.TIMEOUTS, Name.OVERLOADED, Name.PRESENT})
-_WORK = frozenset({Name.SLOW_DOWN, Name.HANG, Name.STALE_METRICS, Name.NOT_ANSWERING})
+_WORK = frozenset(
+    {Name.KERNEL_LOG, Name.SLOW_DOWN, Name.HANG, Name.STALE_METRICS, Name.NOT_ANSWERING, Name.INDICTED, Name.EXHAUSTED}
+)
+_HOST = frozenset(name for name in Name if name.startswith("host-"))
+"""Of these only workers that compute on the host itself are made."""
 _PROOF = frozenset(Name) - _EVENTS - _SILENCES - _WORK
 """Readings that are not there when nothing is known of the device."""
 
@@ -74,7 +79,9 @@ SHOWN = 20
 """Findings that a verdict quotes at most."""
 
 
-def judge(readings: Iterable[Reading], baseline: Baseline, limits: Limits, now: float) -> Verdict:
+def judge(
+    readings: Iterable[Reading], baseline: Baseline, limits: Limits, now: float, since: float = -math.inf
+) -> Verdict:
     """Judge the device of a baseline by its readings. Pure (no I/O).
 
     Parameters
@@ -87,8 +94,10 @@ def judge(readings: Iterable[Reading], baseline: Baseline, limits: Limits, now: 
         The thresholds.
     now
         Seconds, of the clock that the readings carry.
+    since
+        When the process that uses the device began: what happened before was no fault of it.
     """
-    history = History(readings, baseline, limits, now)
+    history = History(readings, baseline, limits, now, since)
     found = list(_findings(history))
     asked = [(rule, finding, finding.cls) for rule, finding in found if finding.cls is not None]
     unknown = _unknown(history)
@@ -99,7 +108,11 @@ def judge(readings: Iterable[Reading], baseline: Baseline, limits: Limits, now: 
         if cls is not Class.OBSERVE:
             return _verdict(baseline.device, cls, rule, finding, others, unknown)
     doubt = next(((rule, finding) for rule, finding in found if finding.cls is None), None)
-    if doubt is not None or not _proven(history):
+    if doubt is None and not _proven(history):
+        # A worker that is busy and silent is one of which nothing is known, and that is why.
+        doubt = next(((rule, finding) for rule, finding, _ in asked), None)
+        return _in_doubt(baseline.device, doubt, unknown)
+    if doubt is not None:
         return _in_doubt(baseline.device, doubt, unknown)
     if asked:
         return _verdict(baseline.device, Class.OBSERVE, rule, finding, others, unknown)
@@ -151,7 +164,9 @@ def _unknown(history: History) -> tuple[str, ...]:
 
 def _proven(history: History) -> bool:
     """Say whether anything that the rules understand is known of the device at present."""
-    return any(r.kind in _PROOF and (r.number is not None or r.value in _WORDS) for r in history.present.values())
+    proof = _PROOF if history.baseline.device.startswith("host:") else _PROOF - _HOST
+    said = (r for r in history.present.values() if r.kind in proof and (r.number is not None or r.value in _WORDS))
+    return any(r.kind != Name.CANARY or history.now - r.time <= history.limits.tried for r in said)
 
 
 _WORDS = frozenset({"right", "wrong", *Class})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
@@ -38,18 +39,22 @@ class History:
     Parameters
     ----------
     readings
-        Those of the device, in any order, from the life of the process that is judged: what killed the one before is no
-        fault of its successor. Those of other devices of its host tell whether it is alone with a trouble.
+        Those of the device, in any order; those of other devices of its host tell whether it is alone with a trouble.
     baseline
         Names the device, and says where its counters stood.
     limits
         The thresholds.
     now
         Seconds, of the clock that the readings carry.
+    since
+        When the process began that is judged: what happened before is no fault of its own, but it counts where
+        repetitions of a day are counted.
     """
 
-    def __init__(self, readings: Iterable[Reading], baseline: Baseline, limits: Limits, now: float) -> None:
-        self.baseline, self.limits, self.now = baseline, limits, now
+    def __init__(
+        self, readings: Iterable[Reading], baseline: Baseline, limits: Limits, now: float, since: float = -math.inf
+    ) -> None:
+        self.baseline, self.limits, self.now, self._since = baseline, limits, now, since
         self._clocks: dict[str, list[Reading]] = {}
         self._named: dict[str, list[Reading]] = {}
         self.others: set[str] = set()
@@ -68,9 +73,17 @@ class History:
         last = ((name, readings[-1]) for name, readings in self._named.items())
         return {n: r for n, r in last if r.kind in LASTING or self.now - r.time <= self.limits.fresh}
 
+    @cached_property
+    def _known(self) -> dict[str, list[Reading]]:
+        known: dict[str, list[Reading]] = {}
+        for reading in self.present.values():
+            if reading.value is not None:
+                known.setdefault(reading.kind, []).append(reading)
+        return known
+
     def known(self, kind: str) -> list[Reading]:
         """Give what is known at present of a kind; of something that exists once, one or none."""
-        return [r for r in self.present.values() if r.kind == kind and r.value is not None]
+        return self._known.get(kind, [])
 
     def number(self, kind: str) -> float | None:
         """Give the number that is known at present of something that exists once."""
@@ -82,9 +95,16 @@ class History:
 
     def events(self, kind: str, seconds: float | None = None) -> list[Reading]:
         """Give what happened lately of a kind."""
-        age = self.limits.remember if seconds is None else seconds
-        found = (r for name, readings in self._named.items() if name.partition(".")[0] == kind for r in readings)
-        return [r for r in found if r.value is not None and self.now - r.time <= age]
+        first = max(self.now - self.limits.remember, self._since) if seconds is None else self.now - seconds
+        found = (r for name in self._names.get(kind, ()) for r in self._named[name])
+        return [r for r in found if r.value is not None and r.time >= first]
+
+    @cached_property
+    def _names(self) -> dict[str, list[str]]:
+        names: dict[str, list[str]] = {}
+        for name in self._named:
+            names.setdefault(name.partition(".")[0], []).append(name)
+        return names
 
     @cached_property
     def dead(self) -> list[Reading]:

@@ -25,6 +25,9 @@ class Limits:
     remember: float = 600.0
     """Age up to which an event counts. Judgement: the ten minutes of the slow-down rule."""
 
+    tried: float = 1_800.0
+    """Age up to which a canary that was right proves that the device works. Judgement: three times the interval."""
+
     shutdown_margin: float = 2.0
     """Degrees from the temperature of shutdown. Judgement, on NVIDIA's slowdown offset of -2 (H100, NVSentinel)."""
     slow_minutes: int = 6
@@ -60,6 +63,13 @@ class Limits:
 
     slow_down: float = 2.0
     """Times by which a device is slower than others on the same work. Judgement."""
+
+    least_memory: float = 0.02
+    """Share of the host's memory that must be available. Judgement."""
+    least_disk: float = 0.02
+    """Share of the worker's disk that must be free. Judgement."""
+    most_files: float = 0.9
+    """Share of the files that a process may open that it may have open. Judgement."""
 
     @property
     def links(self) -> bool:

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from dask_resilient.core import counters, xid
 from dask_resilient.core.faults import Class, Suspect, together
 from dask_resilient.core.history import Finding, History, class_in
+from dask_resilient.core.hosts import host
 from dask_resilient.core.nvml import DRAIN_P2P, EVENTS, GPU_IS_LOST, NVML_REASONS, RESET_REQUIRED
 from dask_resilient.core.nvml import recovery_action as wanted
 from dask_resilient.core.readings import Name
@@ -29,9 +30,12 @@ def recovery_action(h: History) -> Iterator[Finding]:
 
 def xids(h: History) -> Iterator[Finding]:
     """Judge by what the driver reported as XIDs, each incident by its primary cause."""
+    recent = h.xids()
+    if not recent:
+        return
     table = h.limits.xids if h.limits.links else xid.without_links(h.limits.xids)
     day = h.xids(h.limits.repeat_seconds)
-    for incident in xid.incidents(h.xids(), table):
+    for incident in xid.incidents(recent, table):
         row = incident.primary
         cls = together([incident.cls, *_repeated(h, incident, day, table)])
         with_ = ", ".join(str(e.code) for e in incident.events if e.code != row.code)
@@ -94,6 +98,14 @@ def cuda_error(h: History) -> Iterator[Finding]:
         yield Finding(class_in(r), r.text or r.name, r.name.partition(".")[2])
 
 
+def attribution(h: History) -> Iterator[Finding]:
+    """Judge by who is to blame for what tasks met, which `core.attribution` says."""
+    for kind, cls, row in ((Name.INDICTED, Class.DRAIN, "device"), (Name.EXHAUSTED, Class.KILL, "memory")):
+        for r in h.known(kind):
+            if r.number:
+                yield Finding(cls, r.text or f"{kind}: {r.value}", row)
+
+
 def stated(h: History) -> Iterator[Finding]:
     """Judge by what a probe of a third party says itself."""
     for r in h.known(Name.STATED):
@@ -135,6 +147,7 @@ RULES = (
     Rule("silence", silence, "NVSentinel, probe watchdog"),
     Rule("canary", canary, "judgement"),
     Rule("cuda", cuda_error, "CUDA driver_types.h"),
+    Rule("attribution", attribution, "judgement"),
     Rule("stated", stated, "the probe"),
     Rule("event", events, "nvml.h"),
     Rule("ecc-uncorrected", counters.ecc_uncorrected, "DCGM, NHC"),
@@ -154,5 +167,6 @@ RULES = (
     Rule("pcie", counters.pcie, "DCGM"),
     Rule("inforom", counters.inforom, "nvml.h"),
     Rule("work", work, "judgement"),
+    Rule("host", host, "judgement"),
 )
 """In the order of authority: of rules that ask for the same, the first names the verdict."""

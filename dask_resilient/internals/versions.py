@@ -31,13 +31,23 @@ def _tuple(version: str) -> tuple[int, ...]:
     return tuple(int(part) for part in version.split("+", 1)[0].split(".")[:3] if part.isdigit())
 
 
-def unsupported(scheduler: Any) -> str | None:
-    """Say why the detour cannot be used on this scheduler, or None if it can."""
+def out_of_range() -> str | None:
+    """Say that the Dask of this process is outside of the tested range, or None if it is not."""
     import distributed
 
     version = distributed.__version__
     if not _tuple(TESTED[0]) <= _tuple(version) <= _tuple(TESTED[1]):
         return f"distributed {version} is outside of the tested range {TESTED[0]} to {TESTED[1]}"
+    return None
+
+
+def unsupported(scheduler: Any) -> str | None:
+    """Say why the detour cannot be used on this scheduler, or None if it can."""
+    import distributed
+
+    version = distributed.__version__
+    if (reason := out_of_range()) is not None:
+        return reason
     table = getattr(scheduler, "_TRANSITIONS_TABLE", {})
     missing = [f"{start} -> {finish}" for start, finish in _ROWS if (start, finish) not in table]
     if missing:

@@ -6,36 +6,32 @@ killed and replaced with growing delay, and what it would have read is unknown m
 
 from __future__ import annotations
 
-import contextlib
 import json
 import logging
 import math
-import os
-import select
-import subprocess
 import sys
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from time import monotonic
+from time import monotonic, time
 from typing import Any
+
+from dask_resilient.core.readings import Name, Reading
+from dask_resilient.probes.nvml import GONE
+from dask_resilient.probes.process import FIRST_DELAY, PATIENCE, SILENCE, ProbeProcess, Silence
 
 logger = logging.getLogger("dask_resilient")
 
 COMMAND = (sys.executable, "-P", str(Path(__file__).with_name("gauge.py")))
 
-SILENCE = 5.0
-"""Seconds without a line after which a probe process is taken for hung: ten of its intervals."""
-
-PATIENCE = 30.0
-"""Seconds that a probe process has for its first line: more than it gives the CUDA driver."""
-
 STALE = 3.0
 """Seconds after which a reading no longer counts as the present state."""
 
-FIRST_DELAY, LONGEST_DELAY = 1.0, 60.0
-"""Seconds before a probe process is replaced: doubled as long as none of them gets to a reading."""
+OF_THE_GPU = frozenset({"nvml", "kernel-log"})
+"""Probes whose readings are about the GPU; the others are about the host."""
+
+Listener = Callable[[list[Reading]], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +60,7 @@ class Gauge:
     command
         Starts the probe process.
     silence, patience, first_delay
-        Seconds; see `SILENCE`, `PATIENCE` and `FIRST_DELAY`.
+        Seconds; see `dask_resilient.probes.process`.
     """
 
     def __init__(
@@ -75,20 +71,30 @@ class Gauge:
         first_delay: float = FIRST_DELAY,
     ) -> None:
         self.device: Device | None = None
+        self.driver: dict[str, str] = {}
+        """Versions of the driver and of NVML, as far as they are known."""
         self.reason = "its probe process has not answered yet"
         """Why the device, or its present state, is unknown; empty if neither is."""
-        self._command = command
-        self._silence = silence
-        self._patience = patience
-        self._first_delay = first_delay
         self._none = False
+        self._expected = False
+        self._complained = False
         self._last: tuple[float, Any, Any] = (-math.inf, None, None)
         self._told: list[Callable[[Device], None]] = []
+        self._listeners: list[Listener] = []
+        self._options: dict[str, Any] = {}
         self._lock = threading.Lock()
         self._known = threading.Event()
-        self._stop = threading.Event()
-        self._process: subprocess.Popen[bytes] | None = None
-        self._thread = threading.Thread(target=self._run, name="dask-resilient-gauge", daemon=True)
+        self._process = ProbeProcess(
+            command,
+            self._hear,
+            silent=self._silent,
+            ended=self._ended,
+            greeting=lambda: [self._line()] if self._options else [],
+            silence=silence,
+            patience=patience,
+            first_delay=first_delay,
+            name="dask-resilient-gauge",
+        )
 
     # -- questions ---------------------------------------------------------------------------------------------------
 
@@ -106,6 +112,28 @@ class Gauge:
         if device is not None:
             told(device)
 
+    def listen(self, listener: Listener) -> None:
+        """Call back with readings, from the gauge's thread; their device is the GPU's UUID, empty for the host."""
+        with self._lock:
+            self._listeners.append(listener)
+
+    def unlisten(self, listener: Listener) -> None:
+        """Call back no more."""
+        with self._lock:
+            if listener in self._listeners:
+                self._listeners.remove(listener)
+
+    def configure(self, **options: Any) -> None:
+        """Set options of the probe process: ``interval`` (s), ``kernel_log`` and ``disk`` (paths)."""
+        self._options |= options
+        self._process.tell(self._line())
+
+    def expect(self) -> None:
+        """Take in that Dask sees a GPU here: that none can be watched is then worth a warning."""
+        self._expected = True
+        if self._none:
+            self._warn_of_none()
+
     def real_time(self) -> dict[str, Any]:
         """Give the present state in the form of Dask's own NVML module; what is unknown is None, memory NaN.
 
@@ -120,79 +148,62 @@ class Gauge:
 
     def start(self) -> None:
         """Start the probe process and its reader."""
-        self._thread.start()
+        self._process.start()
 
     def stop(self) -> None:
         """End both; does not wait for them."""
-        self._stop.set()
-        process = self._process
-        if process is not None:
-            process.kill()
+        self._process.stop()
 
-    def _run(self) -> None:
-        delay = self._first_delay
-        while not self._over():
-            before = self._last
-            try:
-                self._serve()
-            except Exception as e:
-                self._unknown(f"its probe process cannot be started: {e!r}")
-            if self._over():
-                break
-            if self._last is not before:
-                delay = self._first_delay
-            self._stop.wait(delay)
-            delay = min(2 * delay, LONGEST_DELAY)
+    # -- what the process says ---------------------------------------------------------------------------------------
 
-    def _over(self) -> bool:
-        return self._none or self._stop.is_set()
+    def _line(self) -> bytes:
+        return json.dumps(self._options).encode() + b"\n"
 
-    def _serve(self) -> None:
-        """Read what one probe process says until it ends, or falls silent."""
-        process = self._process = subprocess.Popen(  # noqa: S603 - a command of our own
-            self._command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
-        )
-        assert process.stdout is not None
-        assert process.stdin is not None
-        fd, rest, patience, complained = process.stdout.fileno(), b"", self._patience, False
-        poll = select.poll()  # `select.select` knows the first 1,024 files of a process only
-        poll.register(fd, select.POLLIN)
-        try:
-            while not self._stop.is_set():
-                if not poll.poll(1000 * patience):
-                    self._unknown(f"its probe process has said nothing for {patience:g} s: NVML hangs")
-                    return
-                patience = self._silence
-                data = os.read(fd, 65536)
-                if not data:
-                    if not complained:
-                        self._unknown("its probe process ended")
-                    return
-                *lines, rest = (rest + data).split(b"\n")
-                for line in lines:
-                    said = json.loads(line)
-                    complained = "error" in said
-                    self._hear(said)
-        finally:
-            process.kill()
-            process.stdin.close()
-            process.stdout.close()
-            # A process that hangs inside the driver ends when the driver lets go of it, and nobody waits for that.
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                process.wait(1)
-
-    def _hear(self, said: dict[str, Any]) -> None:
-        if "none" in said:
-            logger.warning("dask-resilient: the GPU of this process cannot be watched: %s", said["none"])
+    def _hear(self, said: dict[str, Any]) -> bool:
+        self._complained = "error" in said
+        if "readings" in said:
+            self._read(said["probe"], said["readings"])
+        elif "none" in said:
             self._none, self.reason = True, str(said["none"])
             self._known.set()
+            if self._expected:
+                self._warn_of_none()
         elif "error" in said:
             self._unknown(f"NVML: {said['error']}")
+            if self.device is not None and said.get("code") in GONE:
+                self._read("nvml", [[Name.NVML_RETURN, said["code"], "", None]])
         elif "uuid" in said:
+            self.driver = dict(said.get("driver", {}))
             self._identified(Device(said["uuid"], said["name"], said["memory"], said["own"]))
-        else:
+        elif "utilization" in said:
             self.reason = ""
             self._last = (monotonic(), said["utilization"], said["used"])
+        # Only a whole round shows that nothing hangs: each process that replaces another may get as far as that did.
+        return "round" in said
+
+    def _read(self, probe: str, rows: Iterable[Sequence[Any]]) -> None:
+        uuid = self.device.uuid if self.device is not None and probe in OF_THE_GPU else ""
+        now = time()
+        self._pass_on([Reading(probe, uuid, str(n), v, now, str(text), own) for n, v, text, own in rows])
+
+    def _pass_on(self, readings: list[Reading]) -> None:
+        with self._lock:
+            listeners = list(self._listeners)
+        for listener in listeners:
+            try:
+                listener(readings)
+            except Exception:
+                logger.exception("dask-resilient: readings could not be taken")
+
+    def _silent(self, silence: Silence) -> None:
+        if self.device is None:
+            return
+        rows = (
+            (Name.SILENCE, round(silence.seconds, 1), silence.call),
+            (Name.TIMEOUTS, silence.timeouts, ""),
+            (Name.OVERLOADED, silence.starved, ""),
+        )
+        self._read("nvml", [(*row, None) for row in rows])
 
     def _identified(self, device: Device) -> None:
         with self._lock:
@@ -202,11 +213,19 @@ class Gauge:
         for callback in told:
             callback(device)
 
+    def _ended(self, reason: str) -> None:
+        if not self._complained:
+            self._unknown(reason)
+
     def _unknown(self, reason: str) -> None:
-        if not self._stop.is_set() and not self._none and reason != self.reason:
+        if self._none or self._process.stopped:
+            return
+        if reason != self.reason:
             logger.warning("dask-resilient: the state of the GPU of this process is unknown: %s", reason)
-        if not self._none:
-            self.reason = reason
+        self.reason = reason
+
+    def _warn_of_none(self) -> None:
+        logger.warning("dask-resilient: the GPU of this process cannot be watched: %s", self.reason)
 
 
 _lock = threading.Lock()
@@ -214,8 +233,14 @@ _shared: list[Gauge] = []
 _users = 0
 
 
-def acquire() -> Gauge:
-    """Give the gauge of this process: one serves all that runs in it. Call `release` once for it."""
+def acquire(*, gpu: bool = False) -> Gauge:
+    """Give the gauge of this process: one serves all that runs in it. Call `release` once for it.
+
+    Parameters
+    ----------
+    gpu
+        Whether Dask sees a GPU in this process.
+    """
     global _users  # noqa: PLW0603 - a process computes on one device
     with _lock:
         if not _shared:
@@ -223,6 +248,8 @@ def acquire() -> Gauge:
             gauge.start()
             _shared.append(gauge)
         _users += 1
+        if gpu:
+            _shared[0].expect()
         return _shared[0]
 
 

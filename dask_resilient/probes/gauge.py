@@ -1,9 +1,15 @@
-"""The probe process: reads one device through NVML and prints what it reads, one JSON object a line.
+"""The probe process of a worker: reads its device through NVML, the kernel log and the host, one JSON object a line.
 
-It is run by path, as a script, and imports nothing of the package: so it is up in a fraction of a second, and small.
-Its first line says which device it is about, ``{"uuid": ..., "name": ..., "memory": bytes, "own": bool}``, or why there
-is none, ``{"none": reason}``. Then comes a line an interval, ``{"utilization": percent, "used": bytes}``, null for what
-the device does not tell, or ``{"error": reason}``. It ends with the process that started it.
+It is run by path, as a script, and imports of the package only what needs nothing else: so it is up in a fraction of a
+second, and small. It says
+
+- which device it is about, ``{"uuid", "name", "memory" (bytes), "own", "driver"}``, or ``{"none": reason}``;
+- at the end of every round, each half second, ``{"round": true, "utilization": percent, "used": bytes}``, null for what
+  the device does not tell, or ``{"round": true, "error": reason, "code": of NVML}``;
+- every interval, and at once for what the driver reports, ``{"probe": name, "readings": [[name, value, text, own]]}``;
+- ``{"error": reason, "code": of NVML}`` where it cannot be told which device it is, and ``{"hung": what is asked for, "seconds": how long}`` once a second.
+
+It is told, one JSON object a line, ``{"interval", "kernel_log", "disk"}``. It ends with the process that started it.
 """
 
 from __future__ import annotations
@@ -14,62 +20,134 @@ import os
 import sys
 import threading
 import time
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from types import ModuleType
 from typing import Any
 from uuid import UUID
 
-INTERVAL = 0.5
-"""Seconds between two readings: that of Dask's own system monitor."""
+if __name__ == "__main__":
+    # The package without its own imports: those of Dask and NumPy would make this process ten times as large.
+    sys.modules["dask_resilient"] = _package = ModuleType("dask_resilient")
+    _package.__path__ = [str(Path(__file__).parents[1])]
 
-DRIVER_SECONDS = 20
+from dask_resilient.core.kernel_log import bus_id
+from dask_resilient.core.readings import Name
+from dask_resilient.probes import host, kernel_log
+from dask_resilient.probes.nvml import GONE, Nvml, plain
+
+INTERVAL = 0.5
+"""Seconds between two readings of what Dask shows: that of its own system monitor."""
+
+SELDOM = 60.0
+"""Seconds between two readings of what hardly changes."""
+
+HUNG = 1.0
+"""Seconds that a call takes before it is said which one it is, and between two such words."""
+
+DRIVER_SECONDS = 15
 """Longest that the CUDA driver is waited for; starting it up on a host with many GPUs can take seconds."""
+
+_options: dict[str, Any] = {"interval": 5.0, "kernel_log": "/dev/kmsg", "disk": None}
+_none: list[str] = []
+"""Why there is no device, once that is certain."""
+_saying = threading.Lock()
+_doing: tuple[str, float] | None = None
 
 
 def main() -> None:
     """Print the device, then its readings."""
     parent = os.getppid()
-    threading.Thread(target=_leave_with_parent, daemon=True).start()
-    found = _find()
-    if found is None:
-        return
-    pynvml, handle = found
+    threading.Thread(target=_obey, daemon=True).start()
+    threading.Thread(target=_watch, daemon=True).start()
+    _loop(parent)
+
+
+def _loop(parent: int) -> None:
+    """Read for ever; without a device the host alone."""
+    device, log, next_sweep, next_full = _find(), None, 0.0, 0.0
     # A child that the parent forked may hold our standard input open when the parent is gone.
     while os.getppid() == parent:
-        try:
-            rates = _told(pynvml, pynvml.nvmlDeviceGetUtilizationRates, handle)
-            memory = _told(pynvml, pynvml.nvmlDeviceGetMemoryInfo, handle)
-            _say(utilization=getattr(rates, "gpu", None), used=getattr(memory, "used", None))
-        except pynvml.NVMLError as e:
-            _say(error=str(e))
-        time.sleep(INTERVAL)
+        begin, at_once = time.monotonic(), False
+        sweep = begin >= next_sweep
+        if sweep:
+            next_sweep = begin + _options["interval"]
+            _tell("host", host.rows(parent, _options["disk"]))
+        if sweep and device is None and not _none:
+            device = _find()
+        if device is not None:
+            if sweep:
+                full = begin >= next_full
+                next_full = begin + SELDOM if full else next_full
+                _tell("nvml", device.sweep(full=full))
+            log = _open_log(log, device.bus, parent)
+            _tell(kernel_log.NAME, [*log.read(), *([log.state()] if sweep else ())])
+            happened, at_once = device.wait(INTERVAL)
+            _tell("nvml", happened)
+            next_sweep = 0.0 if at_once else next_sweep
+        _state(device)
+        if not at_once:
+            time.sleep(max(0.0, begin + INTERVAL - time.monotonic()))
 
 
-def _find() -> tuple[Any, Any] | None:
-    """Print which device it is, or why there is none; give NVML and its handle of the device."""
+def _state(device: Nvml | None) -> None:
+    """End a round with what Dask shows; a device that is gone is said at once, not with the next sweep."""
+    try:
+        _say(round=True, **(device.state() if device is not None else {}))
+    except Exception as e:
+        code = int(getattr(e, "value", 0))
+        if code in GONE:
+            _tell("nvml", [(Name.NVML_RETURN, code, "")])
+        _say(round=True, error=str(e), code=code)
+
+
+def _open_log(log: kernel_log.KernelLog | None, bus: str, pid: int) -> kernel_log.KernelLog:
+    path = _options["kernel_log"]
+    if log is not None and log.path == path:
+        return log
+    if log is not None:
+        log.close()
+    return kernel_log.KernelLog(path, bus, pid)
+
+
+# -- which device ------------------------------------------------------------------------------------------------------
+
+
+def _find() -> Nvml | None:
+    """Print which device it is, or why there is none, and give what reads it; an error may pass."""
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     if visible is not None and not visible.strip():
-        _say(none="CUDA_VISIBLE_DEVICES is empty")
+        _no_device("CUDA_VISIBLE_DEVICES is empty")
         return None
     try:
         import pynvml
     except ImportError:
-        _say(none="pynvml is not installed")
+        _no_device("pynvml is not installed")
         return None
     try:
-        pynvml.nvmlInit()
-        handle = _handle(pynvml, (visible or "0").split(",")[0].strip())
-        _say(
-            uuid=_text(pynvml.nvmlDeviceGetUUID(handle)),
-            name=_text(_told(pynvml, pynvml.nvmlDeviceGetName, handle)) or "unknown",
-            memory=getattr(_told(pynvml, pynvml.nvmlDeviceGetMemoryInfo, handle), "total", None),
-            own=visible is not None,
-        )
+        with _during("starting NVML"):
+            pynvml.nvmlInit()
+        with _during("finding the device"):
+            handle = _handle(pynvml, (visible or "0").split(",")[0].strip())
+            uuid = str(plain(pynvml.nvmlDeviceGetUUID(handle)))
+            bus = str(plain(_told(pynvml, pynvml.nvmlDeviceGetPciInfo, handle, "busId")))
+            name = plain(_told(pynvml, pynvml.nvmlDeviceGetName, handle)) or "unknown"
+            memory = _told(pynvml, pynvml.nvmlDeviceGetMemoryInfo, handle, "total")
+            driver = _driver(pynvml)
     except pynvml.NVMLError_LibraryNotFound as e:
-        _say(none=f"NVML: {e}")
+        _no_device(f"NVML: {e}")
+        return None
     except (pynvml.NVMLError, ValueError) as e:
-        _say(error=str(e))
-    else:
-        return pynvml, handle
-    return None
+        _say(error=str(e), code=int(getattr(e, "value", 0)))
+        return None
+    _say(uuid=uuid, name=name, memory=memory, own=visible is not None, driver=driver)
+    return Nvml(pynvml, handle, uuid, bus_id(bus), _during)
+
+
+def _no_device(reason: str) -> None:
+    _none.append(reason)
+    _say(none=reason)
 
 
 def _handle(nvml: Any, first: str) -> Any:
@@ -119,25 +197,66 @@ def _driver_uuid() -> bytes:
     return b"" if failed else raw.raw
 
 
-def _told(nvml: Any, ask: Any, handle: Any) -> Any:
-    """Ask for something that not every device tells: MIG slices have no utilisation."""
+def _driver(nvml: Any) -> dict[str, str]:
+    """Give the versions of the driver, of NVML, and of the CUDA that the driver can do."""
+    said = {}
+    for what, ask in (("driver", "nvmlSystemGetDriverVersion"), ("NVML", "nvmlSystemGetNVMLVersion")):
+        with suppress(nvml.NVMLError):
+            said[what] = str(plain(getattr(nvml, ask)()))
+    with suppress(nvml.NVMLError):
+        version = int(nvml.nvmlSystemGetCudaDriverVersion())
+        said["CUDA of the driver"] = f"{version // 1000}.{version % 1000 // 10}"
+    return said
+
+
+def _told(nvml: Any, ask: Any, handle: Any, field: str = "") -> Any:
+    """Ask for something that not every device tells."""
     try:
-        return ask(handle)
+        answer = ask(handle)
     except nvml.NVMLError_NotSupported:
         return None
+    return getattr(answer, field) if field else answer
 
 
-def _text(value: Any) -> Any:
-    return value.decode() if isinstance(value, bytes) else value
+# -- saying ------------------------------------------------------------------------------------------------------------
+
+
+def _tell(probe: str, rows: Iterable[tuple[Any, ...]]) -> None:
+    """Print the readings of a probe, if there are any."""
+    if readings := [[*row, *(None,) * (4 - len(row))] for row in rows]:
+        _say(probe=probe, readings=readings)
 
 
 def _say(**fields: Any) -> None:
-    print(json.dumps(fields), flush=True)  # noqa: T201 - the pipe to the parent
+    with _saying:
+        print(json.dumps(fields), flush=True)  # noqa: T201 - the pipe to the parent
 
 
-def _leave_with_parent() -> None:
-    """End when the other end of standard input is closed, also while a call into NVML hangs."""
-    sys.stdin.buffer.read()
+@contextmanager
+def _during(call: str) -> Iterator[None]:
+    """Remember what is asked for, in case that it hangs."""
+    global _doing  # noqa: PLW0603 - one call at a time, and one thread that watches it
+    _doing = (call, time.monotonic())
+    try:
+        yield
+    finally:
+        _doing = None
+
+
+def _watch() -> None:
+    """Say which call hangs; also a sign that this process gets to run."""
+    while True:
+        time.sleep(HUNG)
+        doing = _doing
+        if doing is not None and time.monotonic() - doing[1] > HUNG:
+            _say(hung=doing[0], seconds=round(time.monotonic() - doing[1], 1))
+
+
+def _obey() -> None:
+    """Take options, and end when the other end of standard input is closed, also while a call into NVML hangs."""
+    for line in sys.stdin.buffer:
+        with suppress(ValueError):
+            _options.update(json.loads(line))
     os._exit(0)
 
 

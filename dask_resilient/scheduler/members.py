@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from dask_resilient.core.health import Verdict
+
 WAITING = "has not reported yet"
 
 HOLD_SECONDS = 5.0
@@ -32,6 +34,12 @@ class Member:
     gpu: str = ""
     """UUID of the GPU that is this worker's own."""
     gpu_name: str = ""
+    verdict: Verdict | None = None
+    """None as long as nothing was read."""
+    since: float = 0.0
+    """When its health became what it is; UNIX seconds."""
+    evidence: tuple[str, ...] = ("nothing was read yet",)
+    """Why there is no verdict."""
 
     @property
     def device(self) -> str:
@@ -52,11 +60,18 @@ class Member:
             "device": self.device,
             "gpu": self.gpu_name,
             "phase": "active",
-            # No probe has read this device: unknown is neither healthy nor unhealthy.
-            "health": "unknown",
+            **self._health(),
             "reason": self.reason,
             "protected": self.protected,
         }
+
+    def _health(self) -> dict[str, Any]:
+        verdict = self.verdict
+        if verdict is None:
+            nothing = {"health": "unknown", "rule": "", "readable": None, "since": None, "unknown": []}
+            return {**nothing, "evidence": list(self.evidence)}
+        row = verdict.to_dict()
+        return {name: row[name] for name in ("health", "rule", "evidence", "readable", "unknown")} | {"since": self.since}
 
 
 class Members:
@@ -65,9 +80,10 @@ class Members:
     def __init__(self) -> None:
         self._members: dict[str, Member] = {}
 
-    def add(self, address: str, name: object, host: str, now: float) -> None:
+    def add(self, address: str, name: object, host: str, now: float) -> Member:
         """Take in a worker that joined; it has to report before it gets a load."""
-        self._members[address] = Member(address, str(name), host, joined=now)
+        member = self._members[address] = Member(address, str(name), host, joined=now)
+        return member
 
     def remove(self, address: str) -> None:
         """Forget a worker that left."""

@@ -15,16 +15,17 @@ from typing import Any
 from dask_resilient.config import Settings
 from dask_resilient.core.incidents import Book, Incident, cause
 from dask_resilient.core.manifest import digest
-from dask_resilient.core.outcome import Ending
 from dask_resilient.core.recovery import ATTEMPTS, UNBEGUN, Costs, Reloading, should_reload
 from dask_resilient.internals.detour import Detour
 from dask_resilient.internals.rows import Rows
 from dask_resilient.internals.versions import unsupported
+from dask_resilient.scheduler.care import Care
 from dask_resilient.scheduler.copies import Copies
 from dask_resilient.scheduler.ledger import Ledger
 from dask_resilient.scheduler.lineage import SchedulerLineage
-from dask_resilient.scheduler.members import HOLD_SECONDS, Member, Members
+from dask_resilient.scheduler.members import HOLD_SECONDS, Members
 from dask_resilient.scheduler.queue import StoreQueue
+from dask_resilient.scheduler.reports import Reports
 from dask_resilient.tasks import load
 
 logger = logging.getLogger("dask_resilient")
@@ -50,9 +51,19 @@ class Watch:
         The scheduler's way to the store.
     alive
         Says whether the plugin is still registered.
+    rules
+        What the user's file of rules says.
     """
 
-    def __init__(self, scheduler: Any, settings: Settings, run: str, queue: StoreQueue, alive: Any) -> None:
+    def __init__(
+        self,
+        scheduler: Any,
+        settings: Settings,
+        run: str,
+        queue: StoreQueue,
+        alive: Any,
+        rules: Mapping[str, Any] | None = None,
+    ) -> None:
         self.scheduler = scheduler
         self.settings = settings
         self.run = run
@@ -65,6 +76,8 @@ class Watch:
         self.reloading = Reloading(pause=settings.recover_pause)
         self.detour = Detour(scheduler, self, load)
         self.copies = Copies(self)
+        self.reports = Reports(self)
+        self.care = Care(scheduler, self.members, settings, rules, self.event)
         self.rows: Rows | None = None
         self.recovery_off = ""
         """Why recovery is left to Dask, empty if it is not."""
@@ -76,6 +89,7 @@ class Watch:
 
     def start(self) -> None:
         """Take in the workers that are there, and install the detour if this Dask is one that it is right on."""
+        self.care.start()
         for address, ws in self.scheduler.workers.items():
             self._joined(address, ws)
         if not self.settings.recover_enabled:
@@ -99,6 +113,7 @@ class Watch:
 
     def stop(self) -> None:
         """Undo every intrusion on the scheduler, also with loads under way."""
+        self.care.stop()
         if self.rows is not None:
             self.rows.undo()
             self.rows = None
@@ -180,6 +195,8 @@ class Watch:
                 self._closed(self.book.dropped(key, time()))
         elif finish == "erred" and counting:
             self._closed(self.book.dropped(key, time()))
+        if self.care.blame.listening:
+            self.care.blame.transition(key, finish)
 
     def _settle(self) -> None:
         self._closed(self.book.close(time()))
@@ -206,6 +223,7 @@ class Watch:
     def removed(self, address: str) -> None:
         """Take in that a worker is gone and its loss is worked off."""
         self._losing = ""
+        self.care.removed(address)
         self.members.remove(address)
         self.copies.worker_lost(address)
         self._closed(self.book.settle(time()))
@@ -217,11 +235,11 @@ class Watch:
         self.detour.renew()
 
     def _joined(self, address: str, ws: Any) -> None:
-        self.members.add(address, ws.name, ws.host, time())
+        self.care.joined(self.members.add(address, ws.name, ws.host, time()))
         # A worker with our preload says at once which device it has; of others a message tells that.
         device = ws.extra.get("resilience")
         if isinstance(device, Mapping):
-            self.device(address, device)
+            self.reports.device(address, device)
         # Loads that are held for this worker are given up if it has not reported by then.
         self.scheduler.loop.call_later(HOLD_SECONDS, self.detour.renew)
 
@@ -237,61 +255,23 @@ class Watch:
         for incident in incidents:
             self.event("whole-again", **incident.to_dict(EVENT_KEYS))
 
-    def _member(self, address: str) -> Member | None:
-        """Give a worker that sends a message; one that joined while the plugin was being registered had no hook."""
-        member = self.members.get(address)
-        if member is None and address in self.scheduler.workers:
-            self.added(address)
-            member = self.members.get(address)
-        return member
-
     # -- messages of workers -----------------------------------------------------------------------------------------
 
-    def hello(self, worker: str, msg: Mapping[str, Any]) -> None:
-        """Hear that a worker's side is up, and whether it protects."""
-        member = self._member(worker)
-        if member is None:
-            return
-        # Loads on a worker without the store would end as unreachable, and three of them pause reloading everywhere.
-        member.ready = msg["token"] is not None
-        member.host = msg.get("host", member.host)
-        member.protected, member.reason = bool(msg["protected"]), str(msg["reason"])
-        if not member.protected:
-            self._unprotected(worker, member.reason)
-        for problem in msg.get("problems", ()):
-            logger.warning("dask-resilient: worker %s: %s", worker, problem)
-            self.event("codec-missing", worker=worker, reason=problem)
-        self.detour.renew()
-        # Where every worker was lost, the next one finds keys that could not be loaded when they were asked for.
-        self.detour.reconsider(list(self.ledger.entries), "loader")
-
-    def device(self, worker: str, msg: Mapping[str, Any]) -> None:
-        """Hear which GPU a worker computes on."""
-        member = self._member(worker)
-        if member is not None:
-            member.identify(msg)
-
-    def failed(self, worker: str, msg: Mapping[str, Any]) -> None:
-        """Hear that a worker's side could not be set up: it gets no loads and saves nothing."""
-        member = self._member(worker)
-        if member is not None:
-            member.reason = str(msg["reason"])
-            self._unprotected(worker, member.reason)
-
-    def saving_off(self, worker: str, msg: Mapping[str, Any]) -> None:
-        """Hear that a worker saves nothing more."""
-        member = self.members.get(worker)
-        if member is not None:
-            member.protected, member.reason = False, str(msg["reason"])
-            self.copies.saves_lost(worker, member.reason)
-            self._unprotected(worker, member.reason)
-
-    def _unprotected(self, worker: str, reason: str) -> None:
-        logger.warning("dask-resilient: worker %s is unprotected: %s", worker, reason)
-        self.event("unprotected", worker=worker, reason=reason)
-
-    def loaded(self, worker: str, msg: Mapping[str, Any]) -> None:  # noqa: ARG002
-        """Hear that a load brought the value, and how long it took."""
-        self.copies.endings[str(Ending.GOOD)] += 1
-        self.costs = self.costs.observe(int(msg["nbytes"]), float(msg["seconds"]))
-        self.reloading = self.reloading.after(Ending.GOOD, time())
+    def handle(self, worker: str, kind: str, msg: Mapping[str, Any]) -> None:
+        """Handle one message of a worker."""
+        handlers = {
+            "hello": self.reports.hello,
+            "device": self.reports.device,
+            "failed": self.reports.failed,
+            "saving-off": self.reports.saving_off,
+            "loaded": self.reports.loaded,
+            "readings": self.care.verdicts.readings,
+            "fault": self.care.blame.fault,
+            "staged": self.copies.staged,
+            "committed": self.copies.committed,
+            "not-saved": self.copies.not_saved,
+            "loading": self.copies.loading,
+            "load-ended": self.copies.load_ended,
+            "verified": self.copies.verified,
+        }
+        handlers[kind](worker, msg)

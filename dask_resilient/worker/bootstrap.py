@@ -23,14 +23,27 @@ class ResilienceWorker(WorkerPlugin):
         Id of this life of the plugin.
     token
         Token that the scheduler read in the store, or None.
+    rules
+        What the user's file of rules says.
+    probes
+        Probes of the user, each with its name, pickled.
     """
 
     name = "resilience"
 
-    def __init__(self, settings: dict[str, Any], run: str, token: str | None) -> None:
+    def __init__(
+        self,
+        settings: dict[str, Any],
+        run: str,
+        token: str | None,
+        rules: dict[str, Any] | None = None,
+        probes: tuple[tuple[str, bytes], ...] = (),
+    ) -> None:
         self.settings = settings
         self.run = run
         self.token = token
+        self.rules = rules
+        self.probes = probes
         self.side: Any = None
 
     def setup(self, worker: Any) -> None:
@@ -43,7 +56,7 @@ class ResilienceWorker(WorkerPlugin):
             from dask_resilient.config import Settings
             from dask_resilient.worker.side import Side
 
-            self.side = Side(worker, Settings(**self.settings), self.run, self.token)
+            self.side = Side(worker, Settings(**self.settings), self.run, self.token, self.rules, self.probes)
             self.side.start()
         except Exception as e:
             self.side = None
@@ -65,6 +78,11 @@ class ResilienceWorker(WorkerPlugin):
 
         # A store that hangs must keep the worker neither from joining nor, hence a daemon, from ending.
         threading.Thread(target=open_store, name="dask-resilient-open", daemon=True).start()
+
+    def transition(self, key: Any, start: str, finish: str, **kwargs: Any) -> None:  # noqa: ARG002
+        """Hear of every transition of the worker's tasks."""
+        if self.side is not None:
+            self.side.transition(key, start, finish)
 
     def teardown(self, worker: Any) -> None:  # noqa: ARG002
         """Undo everything on this worker."""

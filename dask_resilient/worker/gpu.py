@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import socket
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -34,7 +35,7 @@ class Gpu:
         if not sees_gpu(self._worker):
             return
         try:
-            self._gauge = probes.acquire()
+            self._gauge = probes.acquire(gpu=True)
             self._nvml_back = off_loop(self._worker, self._gauge)
             self._gauge.tell(lambda device: self._send({"kind": "device", **device.to_dict()}))
         except Exception:
@@ -46,6 +47,10 @@ class Gpu:
         gauge, self._gauge = self._gauge, None
         if gauge is not None:
             probes.release()
+
+    def device(self) -> str:
+        """Give the device of this worker: its own GPU by UUID, else the worker itself."""
+        return self.uuid() or f"host:{socket.gethostname()}/{self._worker.name}"
 
     def uuid(self) -> str | None:
         """Give the UUID of the GPU that is this worker's own, None if it has none or that is not known yet."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import socket
 import threading
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from time import perf_counter, time
 from typing import Any
@@ -17,15 +17,15 @@ from uuid import uuid4
 
 from dask_resilient import partitions
 from dask_resilient.config import Settings
-from dask_resilient.core.manifest import Place, Receipt, digest
-from dask_resilient.core.outcome import Declined, Ending
-from dask_resilient.errors import StoreError, Unreachable
-from dask_resilient.internals.device_data import ask_for_room
+from dask_resilient.core.manifest import Place, digest
+from dask_resilient.core.outcome import Declined
+from dask_resilient.errors import StoreError
 from dask_resilient.internals.unlink import Unlink
-from dask_resilient.protocols import PartitionStore, Payload
+from dask_resilient.protocols import PartitionStore
 from dask_resilient.store import open_store
-from dask_resilient.store.guarded import ending_of, verify_and_revoke, within
 from dask_resilient.worker.gpu import Gpu
+from dask_resilient.worker.loader import Loader
+from dask_resilient.worker.monitor import Monitor
 from dask_resilient.worker.saver import Item, Saver
 
 logger = logging.getLogger("dask_resilient")
@@ -33,9 +33,6 @@ logger = logging.getLogger("dask_resilient")
 OP = "resilience"
 OPEN_SECONDS = 2.0
 """Longest that the first task of a worker waits for the store to be opened."""
-
-ROOM_SECONDS = 5.0
-"""Longest that a load waits for device memory to be made free; it then goes on, as any task would."""
 
 CHECK_MS = 500
 """Milliseconds between looks at memory and at a write that hangs."""
@@ -54,9 +51,21 @@ class Side:
         Id of this life of the plugin.
     token
         Token that the scheduler read in the store; None = the scheduler has no store, nothing is saved.
+    rules
+        What the user's file of rules says, see `config.read_rules`.
+    probes
+        Probes of the user, each with its name, pickled.
     """
 
-    def __init__(self, worker: Any, settings: Settings, run: str, token: str | None) -> None:
+    def __init__(
+        self,
+        worker: Any,
+        settings: Settings,
+        run: str,
+        token: str | None,
+        rules: Mapping[str, Any] | None = None,
+        probes: Sequence[tuple[str, bytes]] = (),
+    ) -> None:
         self.worker = worker
         self.settings = settings
         self.run = run
@@ -64,7 +73,9 @@ class Side:
         self.store: PartitionStore | None = None
         self.reason = "its store is not open yet"
         self._unlink = Unlink(worker)
-        self._gpu = Gpu(worker, self.send)
+        self.gpu = Gpu(worker, self.send)
+        self._monitor = Monitor(self, rules, probes)
+        self._loader = Loader(self)
         self._check: Any = None
         self._token = token
         self._problems: list[str] = []
@@ -76,7 +87,8 @@ class Side:
         """Install the intrusions; `open` and `hello` follow off the loop."""
         self._unlink.install()
         self.worker.stream_handlers[OP] = self._handle
-        self._gpu.start()
+        self.gpu.start()
+        self._monitor.start()
 
     def open(self) -> None:
         """Open the store; a failure leaves this worker unprotected, with the reason. Blocks: not for the event loop."""
@@ -130,7 +142,8 @@ class Side:
         if self.worker.status.name not in ("closing", "closed"):
             # A worker that closes still handles what is on its way, loads too.
             self._unlink.undo()
-        self._gpu.stop()
+        self._monitor.stop()
+        self.gpu.stop()
         if self.worker.stream_handlers.get(OP) == self._handle:
             # Messages may still be on their way: an op without handler would close the scheduler's connection.
             self.worker.stream_handlers[OP] = _ignore
@@ -148,12 +161,16 @@ class Side:
         if not self.worker.loop.asyncio_loop.is_closed():
             self.worker.loop.add_callback(self.worker.batched_send, full)
 
+    def send_now(self, msg: Mapping[str, Any]) -> None:
+        """Send a message to the scheduler from the event loop: before what Dask sends of the same transition."""
+        self.worker.batched_send({"op": OP, "run": self.run, **msg})
+
     def _handle(self, do: str, run: str, **msg: Any) -> None:
         """Handle a message of the scheduler."""
         if run != self.run:
             return
         if do == "verify":
-            threading.Thread(target=self._verify, kwargs=msg, name="dask-resilient-verify", daemon=True).start()
+            threading.Thread(target=self._loader.verify, kwargs=msg, name="dask-resilient-verify", daemon=True).start()
         elif self.saver is None:
             return
         elif do == "write":
@@ -171,6 +188,10 @@ class Side:
         limit = share * manager.memory_limit if share and manager.memory_limit else None
         if limit and self.worker.monitor.get_process_memory() > limit:
             self.saver.shed("the worker passed its memory target")
+
+    def transition(self, key: Any, start: str, finish: str) -> None:
+        """Hear of every transition of the worker's tasks. Never raises."""
+        self._monitor.transition(key, start, finish)
 
     # -- inside tasks ------------------------------------------------------------------------------------------------
 
@@ -233,7 +254,7 @@ class Side:
             "key": digest(repr(key)),
             "run": self.run,
             "producer": {
-                "device": self._gpu.uuid() or f"host:{host}/{self.worker.name}",
+                "device": self.gpu.device(),
                 "host": host,
                 "worker": self.worker.address,
                 "staged": now,
@@ -244,53 +265,7 @@ class Side:
 
     def load(self, ticket: Mapping[str, Any]) -> Any:
         """Give a stored value back, or report how it ended and raise `Reschedule`: never an error of the user's."""
-        from distributed.exceptions import Reschedule
-
-        begin = perf_counter()
-        self.send({"kind": "loading", "key": ticket["dask_key"], "attempt": ticket["place"]["attempt"]})
-        try:
-            receipt, payload = self._bounded(ticket)
-            nbytes = receipt.nbytes
-            if needed := partitions.device_nbytes(receipt.codec, receipt.schema, nbytes):
-                ask_for_room(self.worker, needed, ROOM_SECONDS)
-            # Here and not in the thread that reads: device values come back on the device that is current in this one.
-            value = partitions.restore(receipt.codec, receipt.schema, payload)
-        except BaseException as e:
-            ending = ending_of(e)
-            self._ended(ticket, ending, str(e) or repr(e))
-            raise Reschedule from e
-        self.send({"kind": "loaded", "key": ticket["dask_key"], "nbytes": nbytes, "seconds": perf_counter() - begin})
-        return value
-
-    def _ended(self, ticket: Mapping[str, Any], ending: Ending, reason: str) -> None:
-        logger.warning("dask-resilient: load of %r ended %s: %s", ticket["dask_key"], ending, reason)
-        self.send(
-            {
-                "kind": "load-ended",
-                "key": ticket["dask_key"],
-                "attempt": ticket["place"]["attempt"],
-                "ending": str(ending),
-                "reason": reason,
-            }
-        )
-
-    def _read(self, ticket: Mapping[str, Any]) -> tuple[Receipt, Payload]:
-        if self.store is None:
-            raise Unreachable(f"this worker has no store: {self.reason}")
-        return self.store.read(Place.from_dict(ticket["place"]), ticket["key"])
-
-    def _bounded(self, ticket: Mapping[str, Any]) -> tuple[Receipt, Payload]:
-        """Read in a thread of its own: a store that hangs must not hold the task for ever."""
-        timeout = self.settings.recover_timeout
-        return within(timeout, lambda: self._read(ticket))
-
-    def _verify(self, key: Any, place: Mapping[str, Any], digest_of_key: str) -> None:
-        """Read a copy that somebody else found damaged; if it is, write its tombstone."""
-        timeout = self.settings.recover_timeout
-        ending, reason = verify_and_revoke(self.store, Place.from_dict(place), digest_of_key, timeout)
-        self.send(
-            {"kind": "verified", "key": key, "attempt": place["attempt"], "ending": str(ending), "reason": reason}
-        )
+        return self._loader.load(ticket)
 
 
 def _ignore(**msg: Any) -> None:

@@ -16,6 +16,7 @@ import click
 import pytest
 
 from dask_resilient import cli
+from dask_resilient.cli import stores
 from dask_resilient.store import garbage as garbage_module
 from tests.store.collecting import age
 
@@ -35,7 +36,7 @@ def test_every_command_has_help(call):
     """The group says what a STORE is; every command and every option says what it does."""
     out, _ = call("--help")
     assert "STORE is the path or file:// URL" in " ".join(out)
-    assert set(cli.resilience.commands) == set(COMMANDS)
+    assert set(cli.resilience.commands) == {*COMMANDS, "doctor"}
     for name, command in cli.resilience.commands.items():
         out, _ = call(name, "--help")
         assert "STORE" in out[0]
@@ -96,7 +97,7 @@ def test_wrong_grace(shop, call, grace):
 @pytest.mark.parametrize(("grace", "seconds"), [("24h", 86400), ("90", 90), ("7d", 604800), ("0", 0), ("1.5 m", 90)])
 def test_grace(grace, seconds):
     """A grace period is a time with a unit, or seconds."""
-    assert cli._seconds(grace) == seconds
+    assert stores._seconds(grace) == seconds
 
 
 @pytest.mark.parametrize("args", [[], ["dance"], ["ls"], ["rm", "x"], ["gc", "x", "y"], ["ls", "x", "--delete"]])
@@ -180,7 +181,7 @@ def test_ls_of_a_store_that_cannot_be_written(shop, ask, monkeypatch):
     def refuse(*args):
         raise OSError(30, "Read-only file system")
 
-    monkeypatch.setattr(cli, "clock", refuse)
+    monkeypatch.setattr(stores, "clock", refuse)
     assert ask("ls", shop.url)[0]["run_state"] == "live"
 
 

@@ -84,7 +84,7 @@ def test_worker_registers_with_its_device(known, monkeypatch, caplog):
     found = Device("GPU-1", "A", 80, True) if known else None
     gauge = SimpleNamespace(device=found, wait=lambda _: found, reason="NVML hangs")
     held = []
-    monkeypatch.setattr(device, "acquire", lambda: held.append(1) or gauge)
+    monkeypatch.setattr(device, "acquire", lambda **_: held.append(1) or gauge)
     monkeypatch.setattr(device, "release", held.pop)
 
     async def run():

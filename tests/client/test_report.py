@@ -18,7 +18,10 @@ STATUS: dict[str, Any] = {
     "loads": {},
     "milestones": [],
 }
-WORKER = {"worker": "tcp://a", "name": "0", "reason": "", "protected": True}
+HEALTHY = {"health": "healthy", "rule": "", "evidence": [], "readable": True, "since": 1.7e9}
+WORKER = {"worker": "tcp://a", "name": "0", "device": "GPU-1", "reason": "", "protected": True, **HEALTHY}
+LOST = {"health": "unhealthy", "rule": "nvml.15", "evidence": ["NVML: the GPU is lost"], "readable": False}
+UNKNOWN = {"health": "unknown", "rule": "", "evidence": [], "readable": None}
 LOSS = {
     "id": 1,
     "kind": "loss",
@@ -67,6 +70,12 @@ def report(*, milestones: list[Any] = (), workers: list[Any] = (WORKER,), **rows
         ({}, "survives the loss of a worker, not of this machine"),
         ({"status": {"store_reason": "no space"}}, "NOT PROTECTED: the store cannot be used: no space."),
         ({"status": {"recovery_off": "unknown Dask"}}, "Recovery is left to Dask: unknown Dask."),
+        ({}, "Of 1 worker: 1 healthy."),
+        (
+            {"workers": [WORKER, {**WORKER, **LOST}]},
+            "UNHEALTHY GPU-1, worker 0: rule nvml.15: NVML: the GPU is lost. What it holds there cannot be read any",
+        ),
+        ({"workers": [{**WORKER, **UNKNOWN}]}, "UNKNOWN GPU-1, worker 0: no reason is known."),
         ({}, "no worker was lost"),
         ({"incidents": [{**LOSS, "device": "GPU-1"}]}, "worker tcp://a on GPU-1: killed."),
         ({"incidents": [LOSS]}, "Lost 10 results (2.0 KiB); to be whole again 8 stored partitions came back from"),

@@ -14,7 +14,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from dask_resilient.probes import device
+from dask_resilient.probes import device, process
 from dask_resilient.probes.device import COMMAND, Gauge
 from tests.support import fakegpu
 from tests.support.waiting import wait_until
@@ -45,7 +45,7 @@ def say(*lines, then="sys.stdin.read()"):
 
 
 DEVICE = json.dumps({"uuid": "GPU-1", "name": "A", "memory": 80, "own": True})
-READING = json.dumps({"utilization": 7, "used": 5})
+READING = json.dumps({"round": True, "utilization": 7, "used": 5})
 
 # -- on the real pynvml ------------------------------------------------------------------------------------------------
 
@@ -73,12 +73,15 @@ def test_device_is_the_first_that_cuda_shows(visible, environment, index, gpus, 
 
 
 def test_empty_list_of_devices_means_none(gpus, start, monkeypatch):
-    """And the reason says so; nothing is tried again."""
+    """And the reason says so; the host is read all the same."""
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     gauge = start()
+    heard = []
+    gauge.listen(heard.extend)
     assert gauge.wait(10) is None
     assert gauge.reason == "CUDA_VISIBLE_DEVICES is empty"
-    wait_until(lambda: not gauge._thread.is_alive())
+    wait_until(lambda: {r.name for r in heard} >= {"host-memory", "host-files"})
+    assert {r.device for r in heard} == {""}
 
 
 def test_driver_that_is_not_loaded_is_waited_for(gpus, start):
@@ -154,19 +157,19 @@ def test_lost_device_is_unknown_with_nvmls_words_and_comes_back(gpus, start):
     """An error of one reading ends nothing."""
     gauge = start()
     assert gauge.wait(10)
-    process = gauge._process
+    process = gauge._process._process
     gpus.gpu(0, **{"return": 15})
     wait_until(lambda: gauge.reason == "NVML: GPU is lost")
     gpus.gpu(0, **{"return": None})
     wait_until(lambda: gauge.reason == "")
-    assert gauge._process is process
+    assert gauge._process._process is process
 
 
 def test_probe_process_ends_with_its_parent(gpus):
     """Also where that is killed while NVML hangs."""
     code = (
         "from dask_resilient.probes import device\ngauge = device.acquire()\nassert gauge.wait(10)\n"
-        "print(gauge._process.pid, flush=True)\nimport time\ntime.sleep(60)"
+        "print(gauge._process._process.pid, flush=True)\nimport time\ntime.sleep(60)"
     )
     parent = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
     child = psutil.Process(int(parent.stdout.readline()))
@@ -183,17 +186,17 @@ def test_silent_process_is_replaced_with_growing_delay(start, monkeypatch):
     """Each one that says nothing is killed; the next one comes later and later, at most a minute."""
     delays = []
     wait = threading.Event.wait
-    monkeypatch.setattr(device, "LONGEST_DELAY", 0.35)
+    monkeypatch.setattr(process, "LONGEST_DELAY", 0.35)
     monkeypatch.setattr(
         threading.Event, "wait", lambda event, seconds=None: delays.append((event, seconds)) or wait(event, seconds)
     )
     gauge = start(command=say(then="time.sleep(60)"), patience=0.1, first_delay=0.1)
 
     def found():
-        return [seconds for event, seconds in delays if event is gauge._stop]
+        return [seconds for event, seconds in delays if event is gauge._process._stop and seconds > 0.05]
 
     wait_until(lambda: len(found()) >= 4)
-    assert found()[:4] == [0.1, 0.2, 0.35, 0.35]
+    assert found()[:4] == pytest.approx([0.1, 0.2, 0.35, 0.35], abs=0.01)
 
 
 @pytest.mark.parametrize(
@@ -227,11 +230,11 @@ def test_one_gauge_serves_all_of_a_process(monkeypatch):
     first, second = device.acquire(), device.acquire()
     assert first is second
     device.release()
-    assert first._thread.is_alive()
-    assert not first._stop.is_set()
+    assert first._process._thread.is_alive()
+    assert not first._process.stopped
     device.release()
-    wait_until(lambda: not first._thread.is_alive())
+    wait_until(lambda: not first._process._thread.is_alive())
     third = device.acquire()
     assert third is not first
     device.release()
-    wait_until(lambda: not third._thread.is_alive())
+    wait_until(lambda: not third._process._thread.is_alive())

@@ -81,6 +81,7 @@ def dask_setup(worker: Any) -> None:
         sys.modules["dask_resilient.partitions.arrays"] = None  # type: ignore[assignment]
     from dask_resilient.store.calls import Calls as SystemCalls
     from dask_resilient.store.posix import PosixStore
+    from dask_resilient.worker.loader import Loader
     from dask_resilient.worker.side import Side
 
     loads = Calls(faults.control.parent / "loads")
@@ -88,7 +89,7 @@ def dask_setup(worker: Any) -> None:
         faults.wrap(SystemCalls, call, call)
     faults.wrap(PosixStore, "write", "save")
     faults.wrap(Side, "start", "setup")
-    faults.wrap(Side, "_read", "load", before=lambda side, ticket: loads.add(ticket["dask_key"]))
+    faults.wrap(Loader, "_read", "load", before=lambda loader, ticket: loads.add(ticket["dask_key"]))
 
 
 def order(control: Path, kind: str, name: str, code: int = errno.EIO) -> None:

@@ -20,7 +20,7 @@ from typing import Any
 import dask
 
 from dask_resilient.scheduler import copies as copies_module
-from dask_resilient.worker import side as side_module
+from dask_resilient.worker import loader as loader_module
 from tests.support.in_process import Cluster, threads
 from tests.support.world import World
 
@@ -37,6 +37,8 @@ CONFIG = {
     "distributed.admin.system-monitor.gil.enabled": False,
     "distributed.comm.timeouts.connect": "5s",
     "distributed.scheduler.active-memory-manager.start": False,
+    # A process a cluster, and nothing of what is tested here; tests of health switch it on.
+    "resilience.probe.enabled": False,
 }
 
 
@@ -101,20 +103,20 @@ async def _run(
 @contextmanager
 def _counted(world: World) -> Iterator[None]:
     """Let a world hear of every load, and of every second read as ``"second read"``."""
-    read, verify = side_module.Side._read, side_module.verify_and_revoke
+    read, verify = loader_module.Loader._read, loader_module.verify_and_revoke
 
     def load(self: Any, ticket: Any) -> Any:
-        world.load(ticket["dask_key"], self.worker.address)
+        world.load(ticket["dask_key"], self._side.worker.address)
         return read(self, ticket)
 
     def second(*args: Any) -> Any:
         world.pass_("second read")
         return verify(*args)
 
-    side_module.Side._read = load  # type: ignore[method-assign]
-    side_module.verify_and_revoke = copies_module.verify_and_revoke = second  # type: ignore[assignment]
+    loader_module.Loader._read = load  # type: ignore[method-assign]
+    loader_module.verify_and_revoke = copies_module.verify_and_revoke = second  # type: ignore[assignment]
     try:
         yield
     finally:
-        side_module.Side._read = read  # type: ignore[method-assign]
-        side_module.verify_and_revoke = copies_module.verify_and_revoke = verify
+        loader_module.Loader._read = read  # type: ignore[method-assign]
+        loader_module.verify_and_revoke = copies_module.verify_and_revoke = verify

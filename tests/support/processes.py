@@ -108,11 +108,11 @@ class Processes:
         self.handle = None
         self.whole()
 
-    def install(self, client: Client | None = None, **settings: Any) -> Any:
+    def install(self, client: Client | None = None, *, probes: Any = (), **settings: Any) -> Any:
         """Install the plugin and give its handle; settings with ``__`` for a dot and ``_`` for a dash."""
         values = {f"resilience.{key.replace('__', '.').replace('_', '-')}": value for key, value in settings.items()}
         with dask.config.set(values):
-            self.handle = dr.install(client or self.client, store=self.store)
+            self.handle = dr.install(client or self.client, store=self.store, probes=probes)
         return self.handle
 
     def whole(self, n: int | None = None) -> None:

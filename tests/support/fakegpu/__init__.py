@@ -97,8 +97,12 @@ class Control:
 
     def xid(self, index: int, number: int) -> None:
         """Let a GPU report an XID."""
+        self.event(index, 8, number)
+
+    def event(self, index: int, kind: int, data: int = 0) -> None:
+        """Let a GPU report an event of NVML."""
         self._events += 1
-        self._update({f"event.{self._events}": f"{index},8,{number}"})
+        self._update({f"event.{self._events}": f"{index},{kind},{data}"})
 
     def _update(self, keys: dict[str, Any]) -> None:
         self._keys = {key: value for key, value in {**self._keys, **keys}.items() if value is not None}

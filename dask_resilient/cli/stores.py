@@ -1,82 +1,55 @@
-"""``dask resilience ls | verify | gc | rm STORE``: what lies in a store, whether it is sound, and what may go."""
+"""``ls | verify | gc | rm STORE``: what lies in a store, whether it is sound, and what may go."""
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
 from dataclasses import asdict
 from datetime import UTC, datetime
 from typing import Any
 
 import click
 from rich.console import Console
-from rich.measure import Measurement
 from rich.progress import Progress
 from rich.table import Table
 
+from dask_resilient.cli.showing import Wrong, as_json, count, one_line, plain, print_json, show, size
 from dask_resilient.core.garbage import GRACE
 from dask_resilient.core.milestones import Milestone
-from dask_resilient.errors import ResilienceError
 from dask_resilient.store.archive import Archive, open_archive
 from dask_resilient.store.garbage import Collector, Removed
 from dask_resilient.store.leases import clock
 from dask_resilient.store.survey import milestone_rows, newest_renewal, partition_rows
 
-as_json = click.option("--json", "as_json", is_flag=True, help="Print JSON, and nothing else, to stdout.")
 delete = click.option("--delete", is_flag=True, help="Really delete; without this, only say what would be deleted.")
 
 
-class Wrong(click.ClickException):
-    """Something that was asked for cannot be done."""
-
-    exit_code = 2
-
-
-@contextmanager
-def _one_line() -> Iterator[None]:
-    """Turn an error of ours, or of the file system, into one line and exit code 2."""
-    try:
-        yield
-    except (ResilienceError, OSError) as e:
-        raise Wrong(str(e)) from e
-
-
-@click.group(name="resilience")
-def resilience() -> None:
-    """Look at a store of dask-resilient, verify it, and collect its garbage.
-
-    STORE is the path or file:// URL that was given to dask_resilient.install.
-    """
-
-
-@resilience.command()
+@click.command()
 @click.argument("store")
 @as_json
 def ls(store: str, as_json: bool) -> None:
     """List the milestones of STORE. Leaves nothing behind."""
-    with _one_line():
+    with one_line():
         archive = open_archive(store)
         rows = milestone_rows(archive, _now(archive))
     if as_json:
-        _print_json(rows)
+        print_json(rows)
         return
     table = Table("name", "m", "kind", "stored", "size", "made (UTC)", "run", box=None, pad_edge=False)
     for row in rows:
         if row["name"] is None:
             table.add_row("?", row["milestone"], "", "", "", "", row["reason"])
             continue
-        name = row["name"] + (f" / {_plain(row['variable'])}" if row["variable"] else "")
+        name = row["name"] + (f" / {plain(row['variable'])}" if row["variable"] else "")
         made = datetime.fromtimestamp(row["made"], UTC).strftime("%Y-%m-%d %H:%M:%S")
         stored = f"{row['stored']:,}/{row['partitions']:,}"
         stored += f" ({row['unreadable']:,} unreadable)" if row["unreadable"] else ""
         run = f"{row['run_state']}{', kept' if row['keep'] else ''}"
-        table.add_row(name, row["milestone"], row["kind"], stored, _size(row["nbytes"]), made, run)
-    _show(table, f"{_count(len(rows), 'milestone')} in {archive.root}")
+        table.add_row(name, row["milestone"], row["kind"], stored, size(row["nbytes"]), made, run)
+    show(table, f"{count(len(rows), 'milestone')} in {archive.root}")
 
 
-@resilience.command()
+@click.command()
 @click.argument("store")
 @click.argument("milestone", nargs=-1)
 @as_json
@@ -85,7 +58,7 @@ def verify(store: str, milestone: tuple[str, ...], as_json: bool) -> None:
 
     Exit code 1 if anything is damaged, foreign, unreachable or missing. Writes nothing.
     """
-    with _one_line():
+    with one_line():
         archive = open_archive(store)
         chosen = _choose(archive, milestone) if milestone else archive.milestones()
         expected = sum(len(archive.listing(each.milestone).valid()) for each in chosen)
@@ -98,18 +71,18 @@ def verify(store: str, milestone: tuple[str, ...], as_json: bool) -> None:
     bad = [row for row in rows if row["ending"] != "good"] + unreadable
     if as_json:
         good = [row for row in rows if row["ending"] == "good"]
-        _print_json({"good": len(good), "nbytes": sum(row["nbytes"] for row in good), "bad": bad})
+        print_json({"good": len(good), "nbytes": sum(row["nbytes"] for row in good), "bad": bad})
     else:
         table = Table("name", "what", "ending", "reason", box=None, pad_edge=False)
         for row in bad:
             what = row.get("receipt", f"milestones/{row['milestone']}.json")
-            table.add_row(_plain(row.get("name", "?")), what, row["ending"], row["reason"])
-        size = _size(sum(row["nbytes"] for row in rows))
-        _show(table, f"{_count(len(rows) - len(bad) + len(unreadable), 'partition')} good ({size}), {len(bad):,} not")
+            table.add_row(plain(row.get("name", "?")), what, row["ending"], row["reason"])
+        total = size(sum(row["nbytes"] for row in rows))
+        show(table, f"{count(len(rows) - len(bad) + len(unreadable), 'partition')} good ({total}), {len(bad):,} not")
     sys.exit(1 if bad else 0)
 
 
-@resilience.command()
+@click.command()
 @click.argument("store")
 @click.option("--grace", default="24h", show_default=True, help="Leave alone what is younger.")
 @delete
@@ -121,7 +94,7 @@ def gc(store: str, grace: str, delete: bool, as_json: bool) -> None:
     without receipt, and what was for a run only that has ended. Never anything that a live run uses, nor a milestone of
     a run that ended without being marked complete.
     """
-    with _one_line():
+    with one_line():
         archive = open_archive(store)
         collector = Collector(archive, delete=delete)
         seconds = _seconds(grace)
@@ -131,7 +104,7 @@ def gc(store: str, grace: str, delete: bool, as_json: bool) -> None:
     _show_removed(found, delete=delete, as_json=as_json)
 
 
-@resilience.command()
+@click.command()
 @click.argument("store")
 @click.argument("milestone", nargs=-1, required=True)
 @click.option("--all", "every", is_flag=True, help="Take every milestone of a name, where there are several.")
@@ -139,7 +112,7 @@ def gc(store: str, grace: str, delete: bool, as_json: bool) -> None:
 @as_json
 def rm(store: str, milestone: tuple[str, ...], every: bool, delete: bool, as_json: bool) -> None:
     """Remove MILESTONEs (name or m) from STORE, with --delete; refused while a live run uses them."""
-    with _one_line():
+    with one_line():
         archive = open_archive(store)
         chosen = _choose(archive, milestone)
         objects = {(e.description.name, e.run if e.description.group else e.milestone) for e in chosen}
@@ -197,48 +170,16 @@ def _progress(things: Iterable[Any], total: int, what: str) -> Iterator[Any]:
 
 def _show_removed(found: list[Removed], *, delete: bool, as_json: bool) -> None:
     if as_json:
-        _print_json({"deleted": delete, "removed": [{**asdict(each), "why": str(each.why)} for each in found]})
+        print_json({"deleted": delete, "removed": [{**asdict(each), "why": str(each.why)} for each in found]})
         return
     groups: dict[tuple[str, str, str], list[int]] = {}
     for each in found:
         groups.setdefault((each.milestone, each.what, str(each.why)), []).append(each.nbytes)
     table = Table("m", "what", "count", "size", "why", box=None, pad_edge=False)
     for (m, what, why), sizes in groups.items():
-        table.add_row(m, what, f"{len(sizes):,}", _size(sum(sizes)), why)
-    size = _size(sum(each.nbytes for each in found))
+        table.add_row(m, what, f"{len(sizes):,}", size(sum(sizes)), why)
+    total = size(sum(each.nbytes for each in found))
     did = "deleted" if delete else "would be deleted; --delete does it"
     if not found:
         did = "nothing may go: what is young, kept, in use, or of a run that was not complete stays"
-    _show(table, f"{_count(len(found), 'thing')}, {size}, {did}")
-
-
-def _show(table: Table, summary: str) -> None:
-    console = Console(markup=False, emoji=False, highlight=False)
-    # Names are to be copied out of a table, so no cell is cut short, however narrow the terminal.
-    wide = console.options.update(width=10_000)
-    console.width = max(console.width, Measurement.get(console, wide, table).maximum, len(summary))
-    with console.capture() as captured:
-        if table.row_count:
-            console.print(table)
-        console.print(summary)
-    for line in captured.get().splitlines():
-        click.echo(line.rstrip())
-
-
-def _print_json(body: Any) -> None:
-    click.echo(json.dumps(body, indent=1))
-
-
-def _count(number: int, what: str) -> str:
-    return f"{number:,} {what}{'' if number == 1 else 's'}"
-
-
-def _plain(text: str) -> str:
-    """Give a name of the user's without what a terminal would obey."""
-    return text if text.isprintable() else repr(text)
-
-
-def _size(nbytes: int) -> str:
-    from dask.utils import format_bytes
-
-    return format_bytes(nbytes)
+    show(table, f"{count(len(found), 'thing')}, {total}, {did}")

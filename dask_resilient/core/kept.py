@@ -1,0 +1,122 @@
+"""What is kept of the readings of one worker: as little as the rules need, whatever a probe sends."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+
+from dask_resilient.core.readings import COUNTERS, Name, Reading
+
+EVENTS = frozenset({Name.XID, Name.EVENT, Name.CUDA_ERROR})
+"""Readings of something that happened: each counts. All others tell of a state, which lasts until the next one."""
+
+SERIES = COUNTERS | {Name.CLOCKS_REASONS}
+"""States of which the last ten minutes count, not only the last."""
+
+SECONDS = 600.0
+"""How long a series is kept. Source: the ten minutes of `core.history`."""
+
+NAMES = 1_000
+"""Names that are kept of one worker at most: a device has some hundred, of which most are of its links."""
+
+LENGTH = 200
+"""Readings that are kept of one name at most; ten minutes at one reading in five seconds are 120."""
+
+
+class Kept:
+    """The readings of one worker."""
+
+    def __init__(self) -> None:
+        self._named: dict[str, deque[Reading]] = {}
+
+    def __iter__(self) -> Iterator[Reading]:
+        """Give all of them, in no particular order."""
+        return (reading for readings in self._named.values() for reading in readings)
+
+    def __contains__(self, name: str) -> bool:
+        """Say whether something of that name is kept."""
+        return name in self._named
+
+    def add(self, reading: Reading) -> None:
+        """Take in a reading."""
+        readings = self._named.get(reading.name)
+        if readings is None:
+            if len(self._named) >= NAMES:
+                return
+            readings = self._named[reading.name] = deque(maxlen=LENGTH)
+        if reading.kind in EVENTS:
+            readings.append(reading)
+        elif reading.kind in SERIES:
+            self._append(readings, reading)
+        else:
+            readings.clear()
+            readings.append(reading)
+
+    @staticmethod
+    def _append(readings: deque[Reading], reading: Reading) -> None:
+        # Of a stretch in which nothing changed its two ends say all; the clocks' are counted by the minute.
+        if reading.kind in COUNTERS and len(readings) > 1 and readings[-2].value == readings[-1].value == reading.value:
+            readings.pop()
+        readings.append(reading)
+        while reading.time - readings[0].time > SECONDS:
+            readings.popleft()
+
+    def still(self, names: Iterable[str] | None, now: float) -> None:
+        """Take in that the states of these names, None = all of them, are what they were."""
+        for name in list(self._named) if names is None else names:
+            readings = self._named.get(name)
+            if readings and readings[-1].kind not in EVENTS:
+                self.add(replace(readings[-1], time=now))
+
+    def of(self, name: str) -> tuple[Reading, ...]:
+        """Give what is kept of a name, the oldest first."""
+        return tuple(self._named.get(name, ()))
+
+    def drop(self, name: str) -> None:
+        """Forget what is kept of a name."""
+        self._named.pop(name, None)
+
+
+class Told:
+    """What the readings are that the other side does not know yet; thread-safe only under the caller's lock.
+
+    Parameters
+    ----------
+    every
+        Seconds after which a state that has not changed is told of again.
+    """
+
+    def __init__(self, every: float) -> None:
+        self._every = every
+        self._said: dict[str, tuple[object, str]] = {}
+        self._since: set[str] = set()
+        self._last = float("-inf")
+
+    def news(self, readings: Iterable[Reading]) -> list[Reading]:
+        """Give those that the other side does not know: everything that happened, and states that changed."""
+        new = []
+        for reading in readings:
+            if reading.kind in EVENTS:
+                new.append(reading)
+                continue
+            # The words of a state that is known say what led to it, and change with every line of a log.
+            said = (reading.value, reading.text if reading.value is None else "")
+            if self._said.get(reading.name) != said:
+                self._said[reading.name] = said
+                new.append(reading)
+            self._since.add(reading.name)
+        return new
+
+    def still(self, now: float) -> list[str] | bool:
+        """Give the names of states that were read lately, so are as told: True for all, False while it is too early."""
+        if now - self._last < self._every:
+            return False
+        self._last = now
+        names, self._since = self._since, set()
+        return True if names and len(names) == len(self._said) else sorted(names)
+
+    def forget(self) -> None:
+        """Take in that the other side knows nothing."""
+        self._said.clear()
+        self._last = float("-inf")

@@ -1,0 +1,118 @@
+"""Errors of CUDA that tasks meet: which process they cost, and whether task or device is to blame."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Mapping
+from time import time
+from typing import Any
+
+from dask_resilient.core.attribution import ALLOCATIONS, Allocations, Attribution
+from dask_resilient.core.cuda_errors import Kind, TaskFault
+from dask_resilient.core.readings import Name, Reading, task_error
+from dask_resilient.scheduler.verdicts import Record, Verdicts
+
+NAMED = 5
+"""Tasks that the evidence names."""
+
+
+class Blame:
+    """Takes in failures and, as long as some are not settled, successes.
+
+    Parameters
+    ----------
+    scheduler
+        The `distributed.Scheduler`.
+    verdicts
+        Where what was found is judged.
+    event
+        Logs a structured event.
+    """
+
+    def __init__(self, scheduler: Any, verdicts: Verdicts, event: Callable[..., None]) -> None:
+        self._scheduler = scheduler
+        self._verdicts = verdicts
+        self._event = event
+        self._attribution = Attribution()
+        self._allocations = Allocations()
+        self.listening = False
+        """Whether `transition` is to be called: while nothing has failed it would change nothing."""
+
+    def fault(self, worker: str, msg: Mapping[str, Any]) -> None:
+        """Hear that a task met an error of CUDA."""
+        record = self._verdicts.records.get(worker)
+        if record is None:
+            return
+        now, key, device = time(), msg["key"], record.member.device
+        fault = TaskFault.from_dict(msg["fault"])
+        blame = self._attribution.failed(key, msg["prefix"], device, fault)
+        if fault.kind is Kind.CUDA:
+            record.seen.add(task_error(device, fault, now))
+        elif fault.kind is Kind.ALLOCATION and self._allocations.failed(worker, key):
+            text = f"{ALLOCATIONS} or more tasks in a row ran out of memory here, while others got theirs elsewhere"
+            record.seen.add(Reading("tasks", device, Name.EXHAUSTED, True, now, text))
+        self._event(
+            "task-fault",
+            worker=worker,
+            device=device,
+            key=str(key),
+            error=fault.name,
+            code=fault.code,
+            sticky=fault.sticky,
+            suspect=str(blame.suspect),
+            reason=blame.reason,
+            text=fault.text,
+        )
+        self._settle(now, record)
+
+    def transition(self, key: Hashable, finish: str) -> None:
+        """Hear of a transition of the scheduler's."""
+        if finish == "memory":
+            self.done(key)
+        elif finish == "forgotten":
+            self.forget(key)
+
+    def done(self, key: Hashable) -> None:
+        """Take in that a task succeeded."""
+        ts = self._scheduler.tasks.get(key)
+        for ws in ts.who_has or () if ts is not None else ():
+            record = self._verdicts.records.get(ws.address)
+            if record is not None:
+                self._attribution.succeeded(key, record.member.device)
+                self._allocations.succeeded(ws.address)
+                if Name.EXHAUSTED in record.seen:
+                    record.seen.drop(Name.EXHAUSTED)
+                    self._verdicts.judge(record, time())
+        self._settle(time())
+
+    def forget(self, key: Hashable) -> None:
+        """Take in that a task is gone for good."""
+        self._attribution.forget(key)
+        self._listen()
+
+    def removed(self, address: str) -> None:
+        """Take in that a worker, and its process, is gone."""
+        self._allocations.gone(address)
+        self._listen()
+
+    def tick(self, now: float) -> None:
+        """Say again what is still so."""
+        if self.listening:
+            self._settle(now)
+
+    def _listen(self) -> None:
+        self.listening = self._attribution.listening or self._allocations.listening
+
+    def _settle(self, now: float, changed: Record | None = None) -> None:
+        """Judge the devices that the evidence speaks against by now, or no more."""
+        self._listen()
+        for record in self._verdicts.records.values():
+            score = self._attribution.score(record.member.device)
+            if score.indicted:
+                keys = ", ".join(str(failure.key) for failure in score.failures[:NAMED])
+                text = f"{len(score.failures)} tasks failed here and succeeded elsewhere: {keys}"
+                record.seen.add(Reading("tasks", record.member.device, Name.INDICTED, True, now, text))
+            elif Name.INDICTED in record.seen:
+                record.seen.drop(Name.INDICTED)
+            elif record is not changed:
+                continue
+            self._verdicts.judge(record, now)

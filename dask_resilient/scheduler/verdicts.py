@@ -1,0 +1,189 @@
+"""The health of every worker's device: readings are kept here, judged by the core, and a changed verdict is told.
+
+A verdict is about one worker: the device, and the process that uses it. Counters count from a baseline of the device,
+which survives the process.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from time import time
+from typing import Any
+
+from dask_resilient.config import Settings
+from dask_resilient.core.health import Health, Verdict, judge
+from dask_resilient.core.kept import Kept
+from dask_resilient.core.limits import Limits
+from dask_resilient.core.readings import Baseline, Name, Reading
+from dask_resilient.core.tables import Tables
+from dask_resilient.scheduler.members import Member, Members
+
+logger = logging.getLogger("dask_resilient")
+
+QUIET = 30.0
+"""Seconds after which a worker that sends nothing is judged again: what was read of it grows old."""
+
+XIDS = 200
+"""XIDs that are remembered of one device at most."""
+
+FUTURE = 1.0
+"""Seconds that a reading may come from the future: clocks are compared by when messages were sent."""
+
+
+@dataclass(slots=True)
+class Record:
+    """What is known of the device of one worker."""
+
+    member: Member
+    began: float
+    """When its process joined; UNIX seconds of the scheduler, as all times here."""
+    told: Kept = field(default_factory=Kept)
+    """By the worker."""
+    seen: Kept = field(default_factory=Kept)
+    """By the scheduler itself."""
+    pace: dict[str, list[float]] = field(default_factory=dict)
+    """Seconds of the last tasks by prefix."""
+    judged: float = 0.0
+
+
+class Verdicts:
+    """Judges the devices of all workers.
+
+    Parameters
+    ----------
+    members
+        The workers.
+    settings
+        As the client read them.
+    rules
+        What the user's file of rules says.
+    protocol
+        Of the cluster, such as ``tcp`` or ``ucx``.
+    event
+        Logs a structured event.
+    """
+
+    def __init__(
+        self,
+        members: Members,
+        settings: Settings,
+        rules: Mapping[str, Any] | None,
+        protocol: str,
+        event: Callable[..., None],
+    ) -> None:
+        self._members = members
+        self._on = settings.probe_enabled
+        self._limits = Limits(protocol=protocol, xids=Tables.of(rules).xids)
+        self._event = event
+        self._baselines: dict[str, Baseline] = {}
+        self._xids: dict[str, deque[tuple[str, Reading]]] = {}
+        """By device, with the worker that told it; they outlive the worker."""
+        self.records: dict[str, Record] = {}
+
+    # -- who is there ------------------------------------------------------------------------------------------------
+
+    def joined(self, member: Member, now: float) -> None:
+        """Take in a worker; a process that took another's place has a record of its own."""
+        self.records[member.worker] = Record(member, now)
+        if not self._on:
+            member.evidence = ("probes are switched off (resilience.probe.enabled is false)",)
+
+    def removed(self, address: str) -> None:
+        """Forget a worker; what is known of its device stays if another process can get it."""
+        record = self.records.pop(address, None)
+        if record is not None and record.member.device.startswith("host:"):
+            self._baselines.pop(record.member.device, None)
+            self._xids.pop(record.member.device, None)
+
+    # -- hearing -----------------------------------------------------------------------------------------------------
+
+    def readings(self, worker: str, msg: Mapping[str, Any]) -> None:
+        """Hear what the probes of a worker read."""
+        record = self.records.get(worker)
+        if record is None:
+            return
+        now, device = time(), record.member.device
+        # By the time from measuring to sending, since clocks of hosts differ.
+        shift = now - float(msg["sent"])
+        readings = [Reading.from_dict(row) for row in msg["new"]]
+        readings = [replace(r, device=device, time=min(r.time + shift, now + FUTURE)) for r in readings]
+        for reading in readings:
+            if reading.kind == Name.XID and reading.value is not None:
+                self._xids.setdefault(device, deque(maxlen=XIDS)).append((worker, reading))
+            else:
+                record.told.add(reading)
+        still = msg["still"]
+        if still is not False:
+            record.told.still(None if still is True else still, now)
+        self._baselines[device] = self._baseline(device).advance(readings)
+        record.pace.update(msg["pace"] or {})
+        self.judge(record, now)
+        if any(reading.kind == Name.XID for reading in readings):
+            for other in self._others(record, same_device=True):
+                self.judge(other, now)
+
+    def see(self, record: Record, reading: Reading) -> None:
+        """Take in what the scheduler itself found; the caller has it judged."""
+        record.seen.add(replace(reading, device=record.member.device))
+
+    def tick(self, now: float) -> None:
+        """Judge again those of whom nothing was heard for a while."""
+        for record in self.records.values():
+            if now - record.judged >= QUIET:
+                self.judge(record, now)
+
+    # -- judging -----------------------------------------------------------------------------------------------------
+
+    def judge(self, record: Record, now: float) -> None:
+        """Judge one worker's device, and tell of it if the verdict changed."""
+        record.judged = now
+        if not self._on:
+            return
+        device = record.member.device
+        verdict = judge(self._gathered(record), self._baseline(device), self._limits, now, record.began)
+        before, record.member.verdict = record.member.verdict, verdict
+        if before is None or before.health != verdict.health:
+            record.member.since = now
+        if before is None or _core(before) != _core(verdict):
+            self._changed(record.member, before, verdict)
+
+    def _gathered(self, record: Record) -> Iterator[Reading]:
+        device = record.member.device
+        yield from (replace(reading, device=device) if reading.device != device else reading for reading in record.told)
+        yield from record.seen
+        for worker, reading in self._xids.get(device, ()):
+            mine = worker == record.member.worker
+            yield reading if mine or not reading.own else replace(reading, own=False)
+        # Those of other devices of the host: of heat that all of them have, no single one is to blame.
+        for other in self._others(record, same_device=False):
+            yield from other.told.of(Name.CLOCKS_REASONS)
+
+    def _others(self, record: Record, *, same_device: bool) -> Iterator[Record]:
+        mine = record.member
+        for other in self.records.values():
+            its = other.member
+            if other is not record and its.host == mine.host and (its.device == mine.device) is same_device:
+                yield other
+
+    def _baseline(self, device: str) -> Baseline:
+        return self._baselines.get(device) or Baseline(device)
+
+    def _changed(self, member: Member, before: Verdict | None, verdict: Verdict) -> None:
+        was = "unknown" if before is None else str(before.health)
+        if before is None and verdict.health is Health.UNKNOWN:
+            return
+        fields = verdict.to_dict()
+        self._event("health", worker=member.worker, was=was, **fields)
+        if verdict.health is Health.UNHEALTHY:
+            logger.warning(
+                "dask-resilient: %s of worker %s is unhealthy: %s (rule %s)",
+                *(verdict.device, member.worker, "; ".join(verdict.evidence[:3]), verdict.rule),
+            )
+
+
+def _core(verdict: Verdict) -> tuple[object, ...]:
+    """Give what a change of counts: the words of the evidence count on, as with seconds of silence."""
+    return verdict.health, verdict.cls, verdict.rule, verdict.readable

@@ -1,0 +1,67 @@
+"""Errors of a worker's tasks that say something about its device."""
+
+from __future__ import annotations
+
+import logging
+import pickle
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from dask.utils import key_split
+
+from dask_resilient.core.cuda_errors import CudaRow, TaskFault, classify
+from dask_resilient.core.messages import texts
+
+logger = logging.getLogger("dask_resilient")
+
+MOST = 1 << 20
+"""Bytes of a pickled exception that are looked into: Dask itself keeps less (distributed.admin.max-error-length)."""
+
+
+class Faults:
+    """Classifies errors as they happen, and tells the scheduler before Dask tells of the error itself.
+
+    Parameters
+    ----------
+    worker
+        The `distributed.Worker`.
+    send
+        Sends a message to the scheduler, in order with the worker's own.
+    table
+        The rows of CUDA errors, with a user's changes.
+    """
+
+    def __init__(self, worker: Any, send: Callable[[Mapping[str, Any]], None], table: Mapping[int, CudaRow]) -> None:
+        self._worker = worker
+        self._send = send
+        self._table = table
+
+    def transition(self, key: Any, start: str, finish: str) -> None:  # noqa: ARG002
+        """Take in that a task of the worker changed its state. Never raises."""
+        if finish != "error":
+            return
+        try:
+            task = self._worker.state.tasks.get(key)
+            fault = None if task is None else self._fault(task)
+            if fault is not None:
+                self._send({"kind": "fault", "key": key, "prefix": key_split(key), "fault": fault.to_dict()})
+        except Exception:
+            logger.exception("dask-resilient: the error of task %r could not be classified", key)
+
+    def _fault(self, task: Any) -> TaskFault | None:
+        said = [task.exception_text or "", task.traceback_text or ""]
+        said = [*_inner(task.exception), *said]
+        return classify(said, self._table)
+
+
+def _inner(exception: Any) -> list[str]:
+    """Give the texts of an exception and of its causes; none if it cannot be looked into."""
+    data = getattr(exception, "data", None)
+    if not isinstance(data, bytes) or len(data) > MOST:
+        return []
+    try:
+        # Dask has just done the same with these bytes: what this may do is done already.
+        error = pickle.loads(data)  # noqa: S301
+    except Exception:
+        return []
+    return texts(error) if isinstance(error, BaseException) else []

@@ -1,0 +1,1 @@
+"""The scheduler's side, each part alone."""

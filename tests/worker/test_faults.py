@@ -1,0 +1,117 @@
+"""Errors of tasks on a worker: classified as they happen, and told before Dask tells of them."""
+
+from __future__ import annotations
+
+import pickle
+from types import SimpleNamespace
+
+import pytest
+from distributed.protocol import to_serialize
+
+from dask_resilient.core.cuda_errors import TABLE, TaskFault
+from dask_resilient.core.faults import Class
+from dask_resilient.worker.faults import Faults
+from tests.support.cluster import Cluster, cluster_test
+from tests.support.waiting import until
+
+
+def told(error, **changes):
+    """Give what is told of a task that ended with an error."""
+    sent = []
+    data = changes.pop("data", None) or pickle.dumps(error)
+    fields = {"exception": to_serialize(data), "exception_text": repr(error), "traceback_text": "", **changes}
+    worker = SimpleNamespace(state=SimpleNamespace(tasks={("p-1", 0): SimpleNamespace(**fields)}))
+    Faults(worker, sent.append, TABLE).transition(("p-1", 0), "executing", "error")
+    return sent
+
+
+def wrapped(inner, outer):
+    try:
+        try:
+            raise inner
+        except Exception as e:
+            raise outer from e
+    except Exception as e:
+        import tblib.pickling_support
+
+        tblib.pickling_support.install(e)
+        return e
+
+
+ILLEGAL = "cudaErrorIllegalAddress: an illegal memory access was encountered"
+
+
+def test_an_error_of_cuda_is_told_with_its_row():
+    """By the code in the text; keys of any type travel."""
+    ((msg),) = told(RuntimeError(ILLEGAL))
+    assert (msg["kind"], msg["key"], msg["prefix"]) == ("fault", ("p-1", 0), "p")
+    fault = TaskFault.from_dict(msg["fault"])
+    assert (fault.code, fault.cls, fault.sticky) == (700, Class.KILL, True)
+
+
+def test_a_memory_error_that_carries_a_sticky_code_is_no_allocation():
+    """As RMM raises it."""
+    text = f"std::bad_alloc: CUDA error (failed to allocate 8 bytes) at: x.hpp: {ILLEGAL}"
+    assert told(MemoryError(text))[0]["fault"]["code"] == 700
+    assert told(MemoryError("std::bad_alloc: out_of_memory: CUDA error"))[0]["fault"]["kind"] == "allocation"
+
+
+def test_a_cause_is_looked_into():
+    """The user's code wraps what the library raised."""
+    error = wrapped(RuntimeError(ILLEGAL), ValueError("my step failed"))
+    assert told(error)[0]["fault"]["code"] == 700
+
+
+@pytest.mark.parametrize(
+    ("error", "changes"),
+    [
+        (ValueError("no such column"), {}),
+        (RuntimeError("shapes do not match"), {"data": b"no pickle"}),
+        (RuntimeError("x"), {"exception": None}),
+        (RuntimeError("x"), {"exception_text": None, "traceback_text": None}),
+    ],
+    ids=["a user's", "cannot be unpickled", "none kept", "no texts"],
+)
+def test_other_errors_are_not_told(error, changes):
+    """And whatever they are made of raises nothing."""
+    assert told(error, **changes) == []
+
+
+def test_a_task_that_is_gone_is_not_told():
+    """It may be released in the same moment."""
+    sent = []
+    Faults(SimpleNamespace(state=SimpleNamespace(tasks={})), sent.append, TABLE).transition("k", "executing", "error")
+    assert sent == []
+
+
+def fail(text):
+    raise RuntimeError(text)
+
+
+WORDINGS = {
+    "CuPy": "cudaErrorECCUncorrectable: uncorrectable ECC error encountered",
+    "numba": "[<CUresult.CUDA_ERROR_ILLEGAL_ADDRESS: 700>] Call to cuMemcpy results in CUDA_ERROR_ILLEGAL_ADDRESS",
+    "cuDF": "CUDA error encountered at: f.cu:1: 719 cudaErrorLaunchFailure unspecified launch failure",
+}
+
+
+@pytest.mark.parametrize("text", WORDINGS.values(), ids=WORDINGS)
+@cluster_test(resilience__probe__enabled=True)
+async def test_the_scheduler_hears_of_it_before_the_error(x: Cluster, text: str) -> None:
+    """So that it can act before the task is given up."""
+    order = []
+    blame = x.watch.care.blame
+    fault = blame.fault
+    blame.fault = lambda worker, msg: (order.append("fault"), fault(worker, msg))
+    erred = x.scheduler.stream_handlers["task-erred"]
+    x.scheduler.stream_handlers["task-erred"] = lambda **msg: (order.append("erred"), erred(**msg))[1]
+    future = x.client.submit(fail, text, key="boom")
+    with pytest.raises(RuntimeError):
+        await future
+    assert order == ["fault", "erred"]
+    await until(lambda: any(row["health"] == "unhealthy" for row in x.watch.members.rows()))
+    row = next(row for row in x.watch.members.rows() if row["health"] == "unhealthy")
+    assert row["rule"].startswith("cuda.")
+    assert row["readable"] is False
+    x.scheduler.stream_handlers["task-erred"] = erred
+    blame.fault = fault
