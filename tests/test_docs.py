@@ -139,7 +139,7 @@ def test_a_command_line_of_ours_runs(line, tmp_path, monkeypatch):
     """Each `dask resilience` line on a page does what it says on a store that has what it names."""
     words = shlex.split(line)
     monkeypatch.chdir(tmp_path)
-    store = open_store(words[3], create=True)
+    store = open_store(words[3] if len(words) > 3 else "store", create=True)
     description = Description("squares", "array", 2, numblocks=(2,), chunks=((3, 3),))
     store.declare(Milestone("m0", "run", 1.0, description))
     for index in "01":

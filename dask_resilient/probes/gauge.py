@@ -7,7 +7,8 @@ second, and small. It says
 - at the end of every round, each half second, ``{"round": true, "utilization": percent, "used": bytes}``, null for what
   the device does not tell, or ``{"round": true, "error": reason, "code": of NVML}``;
 - every interval, and at once for what the driver reports, ``{"probe": name, "readings": [[name, value, text, own]]}``;
-- ``{"error": reason, "code": of NVML}`` where it cannot be told which device it is, and ``{"hung": what is asked for, "seconds": how long}`` once a second.
+- ``{"error": reason, "code": of NVML}`` where it cannot be told which device it is;
+- ``{"hung": what is asked for, "seconds": how long}`` once a second while a call hangs.
 
 It is told, one JSON object a line, ``{"interval", "kernel_log", "disk"}``. It ends with the process that started it.
 """

@@ -68,10 +68,12 @@ class Member:
     def _health(self) -> dict[str, Any]:
         verdict = self.verdict
         if verdict is None:
-            nothing = {"health": "unknown", "rule": "", "readable": None, "since": None, "unknown": []}
+            nothing: dict[str, Any] = {"health": "unknown", "rule": "", "readable": None, "since": None, "unknown": []}
             return {**nothing, "evidence": list(self.evidence)}
         row = verdict.to_dict()
-        return {name: row[name] for name in ("health", "rule", "evidence", "readable", "unknown")} | {"since": self.since}
+        return {name: row[name] for name in ("health", "rule", "evidence", "readable", "unknown")} | {
+            "since": self.since
+        }
 
 
 class Members:

@@ -12,7 +12,6 @@ from click.testing import CliRunner
 from dask_resilient.cli import resilience
 from dask_resilient.probes import guests
 
-
 DOCTOR = importlib.import_module("dask_resilient.cli.doctor")
 """The module; the package has the command under its name."""
 

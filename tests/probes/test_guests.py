@@ -11,7 +11,6 @@ import psutil
 import pytest
 
 from dask_resilient.errors import SettingError
-from dask_resilient.probes import guests
 from dask_resilient.probes.guest import MOST, rows
 from dask_resilient.probes.guests import Guest, load_entry_points, pack
 from tests.support.waiting import wait_until
@@ -52,7 +51,7 @@ class Loud(Fans):
     name = "loud"
 
     def read(self, device):
-        print("not JSON")
+        print("not JSON")  # noqa: T201 - as users do
         os.write(1, b"not JSON either\n")
         return super().read(device)
 
@@ -177,7 +176,7 @@ def test_what_cannot_be_sent_is_refused_on_the_client():
 def test_entry_points_are_found_and_loaded(run, tmp_path, monkeypatch):
     """As an installed package brings them."""
     (tmp_path / "fans_package.py").write_text(
-        "class Fans:\n    name = 'fans'\n    interval = 0.1\n    def read(self, device):\n        return [('fan.0', 7)]\n"
+        "class Fans:\n    name, interval = 'fans', 0.1\n    def read(self, device):\n        return [('fan.0', 7)]\n"
     )
     info = tmp_path / "fans-1.0.dist-info"
     info.mkdir()
@@ -189,5 +188,3 @@ def test_entry_points_are_found_and_loaded(run, tmp_path, monkeypatch):
     told = run(("fans", None))
     wait_until(lambda: told)
     assert (told[0].name, told[0].value) == ("fan.0", 7)
-
-

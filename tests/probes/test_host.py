@@ -12,7 +12,7 @@ from dask_resilient.core.readings import Name
 from dask_resilient.probes import host
 
 MEMINFO = "MemTotal:       1000 kB\nMemFree:  1 kB\nMemAvailable:    250 kB\n"
-LIMITS = "Limit                     Soft Limit           Hard Limit           Units\nMax open files            {}                 1048576              files\n"
+LIMITS = "Limit    Soft Limit    Hard Limit    Units\nMax open files    {}    1048576    files\n"
 
 
 @pytest.fixture
