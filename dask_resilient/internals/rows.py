@@ -128,9 +128,15 @@ class Rows:
         ts = scheduler.tasks[key]
         if ts.actor:
             return self._original["memory", "erred"](scheduler, key, stimulus_id, **kwargs)
-        # update_graph sends every touched task with an erred dependency to "erred", also one that was loaded.
         ts.exception_blame = None
-        return {}, {}, {}
+        if ts.who_has:
+            # update_graph sends every touched task with an erred dependency to "erred", also one that was loaded.
+            return {}, {}, {}
+        # Lost with its worker and about to be released, when a dependency lost with it erred, which overrode that.
+        out = self._memory_released(scheduler, key, stimulus_id)
+        if ts.who_wants or ts.waiters:
+            out[0].setdefault(key, "waiting")  # asked for again it is loaded, or errs
+        return out
 
     def _released_erred(self, scheduler: Any, key: Any, stimulus_id: str, **kwargs: Any) -> RecsMsgs:
         ts = scheduler.tasks[key]
@@ -151,9 +157,12 @@ class Rows:
         def row(scheduler: Any, key: Any, stimulus_id: str, **kwargs: Any) -> RecsMsgs:
             ts = scheduler.tasks[key]
             if key not in parked:
+                ws = ts.processing_on
                 out = func(scheduler, key, stimulus_id, **kwargs)
                 if start == "waiting" and finish == "released" and self.detour.on:
                     _take_back(ts, out[0])
+                elif start == "processing" and finish == "erred" and kwargs.get("cause") is None:
+                    _stop(scheduler, ws, key, stimulus_id, out[2])
                 return out
             if finish == "memory" and "startstops" in kwargs:
                 # The time of a load is not the task's: it would spoil the prefix's duration (occupancy, stealing).
@@ -201,3 +210,14 @@ def _take_back(ts: Any, recs: Recs) -> None:
     for dep in ts.dependencies:
         if dep.state == "released" and not dep.who_wants and not any(x.state == "waiting" for x in dep.dependents):
             recs.setdefault(dep.key, "released")
+
+
+def _stop(scheduler: Any, ws: Any, key: Any, stimulus_id: str, worker_msgs: dict[str, list[Any]]) -> None:
+    """Tell a worker to let go of a task that errs because a dependency did, and not because the worker said so.
+
+    Reachable since a dependency that is lost, and made of something that erred long ago, errs when it is asked for.
+    Dask tells the worker nothing: it would run the task without its input, and keep it for ever.
+    """
+    if scheduler.workers.get(ws.address) is ws:
+        message = {"op": "free-keys", "keys": [key], "stimulus_id": stimulus_id}
+        worker_msgs.setdefault(ws.address, []).append(message)

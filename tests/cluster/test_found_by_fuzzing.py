@@ -151,3 +151,49 @@ async def test_nothing_is_asked_for_by_who_errs_meanwhile(x: Cluster) -> None:
     with pytest.raises(UserError, match="D"):
         await j.result()
     await until(lambda: {x.task(key).state for key in ("R", *parts)} == {"released"}, what="nothing is asked for")
+
+
+@cluster_test()
+async def test_a_task_that_errs_while_it_runs_is_taken_back(x: Cluster) -> None:
+    """K is lost under M, and errs, as its D has since: the worker of M is told to let go of M (seed 1001757)."""
+    spec = {"D": [], "K": ["D"], "X": ["D"], "M": ["K"]}
+    k, m = x.persist(spec, "K", "M")
+    await x.done(k, m)
+    x.world.errors["D"] = 10
+    (other,) = x.persist(spec, "X")
+    await x.done(other)
+    x.world.hold("M")
+    x.drop("M")
+    await x.runs("M", 2)
+    (worker,) = (w for w in x.workers if w.address == x.runner("M"))
+    x.drop("K")
+    assert (x.task("K").state, x.task("M").state) == ("erred", "erred")
+    here = worker.state.tasks
+    await until(lambda: "M" in here and here["M"].state == "cancelled", 5, what="the worker lets go of M")
+    x.world.free()
+    await until(lambda: "M" not in here, what="the worker forgets M")
+    await x.done(k, m)
+    for future in (k, m):
+        with pytest.raises(UserError, match="D"):
+            await future.result()
+
+
+@cluster_test(workers=1)
+async def test_lost_together_with_what_errs(x: Cluster) -> None:
+    """K is lost and errs, as its D has since, before the loss of N is worked off: N errs too (seed 1001757)."""
+    spec = {"D": [], "K": ["D"], "X": ["D"], "N": ["K"]}
+    k, n = x.persist(spec, "K", "N")
+    await x.done(k, n)
+    x.drop("K")
+    await until(lambda: x.task("K").state == "memory", what="K is back")
+    x.world.errors["D"] = 10
+    (other,) = x.persist(spec, "X")
+    await x.done(other)
+    holder = x.scheduler.workers[x.holder("K")]
+    assert [ts.key for ts in holder.has_what] == ["N", "K"]
+    await x.lose(holder.address)
+    assert (x.task("K").state, x.task("N").state) == ("erred", "erred")
+    await x.done(k, n)
+    for future in (k, n):
+        with pytest.raises(UserError, match="D"):
+            await future.result()
