@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import logging
 import traceback
 
@@ -23,6 +24,20 @@ ALLOWED = {
 }
 """What is in an error of the log that is no failure, and why."""
 
+GATHER = "distributed.scheduler Couldn't gather keys: "
+
+COMING = frozenset({"waiting", "queued", "no-worker", "processing", "erred"})
+"""States of a key that was lost while it was fetched, and of which the client hears again: `Client._gather` asks for a
+report on it, waits, and fetches once more. One in "memory" could be asked for like that for ever."""
+
+HANDFUL = 5
+"""How often that may happen in one run."""
+
+
+def comes_again(message: str) -> bool:
+    """Say whether values were lost while a client fetched them, and are on their way back: Dask's own, and harmless."""
+    return message.startswith(GATHER) and COMING.issuperset(ast.literal_eval(message[len(GATHER) :]).values())
+
 
 class Log(logging.Handler):
     """Keeps the errors of Dask and of the package, and what is bad at any level."""
@@ -41,4 +56,7 @@ class Log(logging.Handler):
 
     def bad(self) -> list[str]:
         """Give the messages that are failures."""
-        return [m for m in self.messages if not any(allowed in m for allowed in ALLOWED)]
+        again = sum(map(comes_again, self.messages)) <= HANDFUL
+        return [
+            m for m in self.messages if not any(allowed in m for allowed in ALLOWED) and not (again and comes_again(m))
+        ]

@@ -20,7 +20,7 @@ from tests.fuzz.case import LOUD, QUIET, Case, random_case
 from tests.fuzz.cases import CASES
 from tests.fuzz.faults_plugin import FAULTS
 from tests.fuzz.graphs import KINDS, sinks
-from tests.fuzz.log import LOGGERS
+from tests.fuzz.log import HANDFUL, LOGGERS, Log
 from tests.fuzz.mutations import MUTATIONS
 from tests.fuzz.run import Outcome, run_case
 from tests.fuzz.shrink import candidates, smaller
@@ -159,3 +159,21 @@ def test_shrinking() -> None:
     assert list(small.outputs) == [output]
     assert list(small.spec) == [output]
     assert not any(map(fails, candidates(small)))
+
+
+def test_values_lost_while_they_are_fetched() -> None:
+    """That is no failure a handful of times, unless the value is said to be there."""
+
+    def bad(times: int, *states: str) -> list[str]:
+        log = Log()
+        text = {f"k-{i}": state for i, state in enumerate(states)}
+        record = logging.makeLogRecord({"name": "distributed.scheduler", "levelno": logging.ERROR})
+        record.msg, record.args = "Couldn't gather keys: %s", (text,)
+        for _ in range(times):
+            log.emit(record)
+        return log.bad()
+
+    assert not bad(HANDFUL, "processing", "waiting")
+    assert bad(1, "processing", "memory")
+    assert bad(1, "released")
+    assert len(bad(HANDFUL + 1, "queued")) == HANDFUL + 1
