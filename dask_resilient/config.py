@@ -116,6 +116,8 @@ def _check(name: str, key: str, value: Any) -> Any:
         raise SettingError(f"{key} = {value!r} must be a share between 0 and 1")
     if number < _LEAST.get(name, 0):
         raise SettingError(f"{key} = {value!r} must be at least {_LEAST[name]}")
+    if number > _MOST.get(name, number):
+        raise SettingError(f"{key} = {value!r} must be at most {_MOST[name]}")
     return float(number)
 
 
@@ -137,6 +139,9 @@ def _is_names(value: Any) -> bool:
 
 _LEAST = {"recover_margin": 1, "probe_interval": 0.5}
 """Numbers below which a setting cannot work: the probe process itself waits half a second for events."""
+
+_MOST = {"probe_interval": 30}
+"""Numbers above which a setting cannot work: what was read a minute ago says nothing of the present."""
 
 _FLAG = ("true or false", lambda value: isinstance(value, bool), bool)
 _OTHERS: dict[str, tuple[str, Callable[[Any], bool], Callable[[Any], Any]]] = {
@@ -183,7 +188,7 @@ def read_rules(path: str | None) -> dict[str, Any] | None:
     try:
         said = yaml.safe_load(Path(path).read_text())
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as e:
-        raise SettingError(f"resilience.probe.rules = {path!r} cannot be read: {e}") from None
+        raise SettingError(f"resilience.probe.rules = {path!r} cannot be read: {' '.join(str(e).split())}") from None
     if not isinstance(said, Mapping):
         raise SettingError(
             f"resilience.probe.rules = {path!r} must hold a mapping such as {{xid: {{79: {{class: drain}}}}}}"

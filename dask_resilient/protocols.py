@@ -81,8 +81,8 @@ class Probe(Protocol):
     def read(self, device: str) -> Iterable[tuple[str, Any] | tuple[str, Any, str]]:
         """Read, and give tuples ``(name, value)`` or ``(name, value, text)``.
 
-        A value is a number, a text, a truth value, or None for unknown, with the reason as the text. They are shown;
-        what is judged is ``("stated", class, text)``, or ``("stated.<which>", class, text)`` where there are several:
+        A value is a number, a text, a truth value, or None for unknown, with the reason as the text: that is shown.
+        What is judged is ``("stated", class, text)``, or ``("stated.<which>", class, text)`` where there are several:
         the class, of `dask_resilient.core.faults.Class`, that the probe itself thinks right, as long as it goes on
         saying so. Names of built-in readings are refused.
 

@@ -25,9 +25,16 @@ LENGTH = 200
 
 
 class Kept:
-    """The readings of one worker."""
+    """The readings of one worker.
 
-    def __init__(self) -> None:
+    Parameters
+    ----------
+    names
+        Names that are kept at most; of more, the one that was read longest ago goes.
+    """
+
+    def __init__(self, names: int = NAMES) -> None:
+        self._names = names
         self._named: dict[str, deque[Reading]] = {}
 
     def __iter__(self) -> Iterator[Reading]:
@@ -42,8 +49,8 @@ class Kept:
         """Take in a reading."""
         readings = self._named.get(reading.name)
         if readings is None:
-            if len(self._named) >= NAMES:
-                return
+            if len(self._named) >= self._names:
+                del self._named[min(self._named, key=lambda name: self._named[name][-1].time)]
             readings = self._named[reading.name] = deque(maxlen=LENGTH)
         if reading.kind in EVENTS:
             readings.append(reading)

@@ -15,7 +15,7 @@ Value = int | float | bool | str
 
 
 class Name(StrEnum):
-    """What the built-in rules read. A probe may add names of its own; they are shown, and judged by `STATED` only.
+    """What the built-in rules read. A probe may add names of its own; it is judged by `STATED` only.
 
     Of several of a kind, the name is followed by a point and which one: ``nvlink-state.3``, ``cuda-error.700``.
     """

@@ -159,10 +159,7 @@ class Rows:
             if key not in parked:
                 ws = ts.processing_on
                 out = func(scheduler, key, stimulus_id, **kwargs)
-                if start == "waiting" and finish == "released" and self.detour.on:
-                    _take_back(ts, out[0])
-                elif start == "processing" and finish == "erred" and kwargs.get("cause") is None:
-                    _stop(scheduler, ws, key, stimulus_id, out[2])
+                self._loose_ends(ts, ws, start, finish, stimulus_id, out, at_worker=kwargs.get("cause") is not None)
                 return out
             if finish == "memory" and "startstops" in kwargs:
                 # The time of a load is not the task's: it would spoil the prefix's duration (occupancy, stealing).
@@ -182,6 +179,15 @@ class Rows:
             return out
 
         return row
+
+    def _loose_ends(
+        self, ts: Any, ws: Any, start: str, finish: str, stimulus_id: str, out: RecsMsgs, *, at_worker: bool
+    ) -> None:
+        """Tie up what Dask leaves where a task that is not loaded ends otherwise than Dask alone could make it end."""
+        if start == "waiting" and finish == "released" and self.detour.on:
+            _take_back(ts, out[0])
+        elif start == "processing" and finish == "erred" and not at_worker:
+            _stop(self.detour.scheduler, ws, ts.key, stimulus_id, out[2])
 
     # -- resubmission ------------------------------------------------------------------------------------------------
 

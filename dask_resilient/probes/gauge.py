@@ -51,6 +51,7 @@ DRIVER_SECONDS = 15
 """Longest that the CUDA driver is waited for; starting it up on a host with many GPUs can take seconds."""
 
 _options: dict[str, Any] = {"interval": 5.0, "kernel_log": "/dev/kmsg", "disk": None}
+_anew = threading.Event()
 _none: list[str] = []
 """Why there is no device, once that is certain."""
 _saying = threading.Lock()
@@ -71,6 +72,10 @@ def _loop(parent: int) -> None:
     # A child that the parent forked may hold our standard input open when the parent is gone.
     while os.getppid() == parent:
         begin, at_once = time.monotonic(), False
+        if _anew.is_set():
+            # Whoever set options has just begun to listen.
+            _anew.clear()
+            next_sweep = next_full = 0.0
         sweep = begin >= next_sweep
         if sweep:
             next_sweep = begin + _options["interval"]
@@ -258,6 +263,7 @@ def _obey() -> None:
     for line in sys.stdin.buffer:
         with suppress(ValueError):
             _options.update(json.loads(line))
+            _anew.set()
     os._exit(0)
 
 

@@ -29,6 +29,12 @@ QUIET = 30.0
 XIDS = 200
 """XIDs that are remembered of one device at most."""
 
+BUILT_IN = frozenset({"nvml", "kernel-log", "host", "canary", "tasks"})
+"""Probes of ours."""
+
+GUEST_NAMES = 100
+"""Names of readings of third parties that are kept of one worker at most."""
+
 FUTURE = 1.0
 """Seconds that a reading may come from the future: clocks are compared by when messages were sent."""
 
@@ -42,6 +48,8 @@ class Record:
     """When its process joined; UNIX seconds of the scheduler, as all times here."""
     told: Kept = field(default_factory=Kept)
     """By the worker."""
+    guests: Kept = field(default_factory=lambda: Kept(GUEST_NAMES))
+    """The same, by probes of third parties: whatever they do, they take no room from ours."""
     seen: Kept = field(default_factory=Kept)
     """By the scheduler itself."""
     pace: dict[str, list[float]] = field(default_factory=dict)
@@ -114,10 +122,11 @@ class Verdicts:
             if reading.kind == Name.XID and reading.value is not None:
                 self._xids.setdefault(device, deque(maxlen=XIDS)).append((worker, reading))
             else:
-                record.told.add(reading)
+                (record.told if reading.probe in BUILT_IN else record.guests).add(reading)
         still = msg["still"]
         if still is not False:
-            record.told.still(None if still is True else still, now)
+            for kept in (record.told, record.guests):
+                kept.still(None if still is True else still, now)
         self._baselines[device] = self._baseline(device).advance(readings)
         record.pace.update(msg["pace"] or {})
         self.judge(record, now)
@@ -152,7 +161,9 @@ class Verdicts:
 
     def _gathered(self, record: Record) -> Iterator[Reading]:
         device = record.member.device
-        yield from (replace(reading, device=device) if reading.device != device else reading for reading in record.told)
+        for reading in (*record.told, *record.guests):
+            # The device of a worker may have become known only after the first readings.
+            yield replace(reading, device=device) if reading.device != device else reading
         yield from record.seen
         for worker, reading in self._xids.get(device, ()):
             mine = worker == record.member.worker

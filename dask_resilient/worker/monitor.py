@@ -15,7 +15,7 @@ from time import monotonic, time
 from typing import TYPE_CHECKING, Any
 
 from dask_resilient.core.kept import Told
-from dask_resilient.core.readings import Reading
+from dask_resilient.core.readings import Name, Reading
 from dask_resilient.core.tables import Tables
 from dask_resilient.probes import device as probes
 from dask_resilient.probes.canary import Canary
@@ -34,6 +34,11 @@ STILL = 20.0
 
 GATHER = 0.05
 """Seconds in which the readings of one sweep are gathered into one message."""
+
+MOST = 2_000
+"""Readings that wait at most while the event loop does not get to run, the newest."""
+
+NAMES = frozenset(map(str, Name))
 
 FIRST = 0.2
 """Seconds from the start to the first canary: the worker's own start comes first."""
@@ -123,13 +128,19 @@ class Monitor:
 
     def _hear(self, readings: Iterable[Reading]) -> None:
         """Take readings, from any thread."""
-        # Of a GPU that is not this worker's own the others would be told too, and it may never touch it.
+        # Of a GPU that is not this worker's own the others would be told too, and it may never touch it. Values under
+        # names of a third party's own are for no rule: only that one is unknown is worth telling.
         own = self._gpu.uuid() is not None
-        mine = [reading for reading in readings if own or reading.probe not in probes.OF_THE_GPU]
+        mine = [
+            reading
+            for reading in readings
+            if (own or reading.probe not in probes.OF_THE_GPU) and (reading.kind in NAMES or reading.value is None)
+        ]
         with self._lock:
             news = self._told.news(mine)
             first = bool(news) and not self._new
             self._new += news
+            del self._new[:-MOST]
         if first:
             self._on_loop(lambda: self._worker.loop.call_later(GATHER, self._flush))
 

@@ -252,9 +252,11 @@ def test_only_silence_again_and_again_is_a_hung_device(
 
 
 def test_only_a_wrong_product_fails_the_canary() -> None:
-    """It stands until the next canary, however long that takes."""
+    """It stands until the next canary, however long that takes; a right one proves something for half an hour."""
     check(verdict(WELL, canary(GPU, NOW - 9_999, right=False)), Class.EVICT, "canary")
-    assert verdict(canary(GPU, NOW - 9_999, right=True)).health is Health.HEALTHY
+    assert verdict(canary(GPU, NOW - 1_800, right=True)).health is Health.HEALTHY
+    assert verdict(canary(GPU, NOW - 1_801, right=True)).health is Health.UNKNOWN
+    assert verdict(WELL, canary(GPU, NOW - 9_999, right=True)).health is Health.HEALTHY
     assert verdict(canary(GPU, NOW - 9, right=False), canary(GPU, NOW, right=True)).health is Health.HEALTHY
 
 

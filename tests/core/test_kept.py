@@ -74,6 +74,16 @@ def test_a_probe_without_end_fills_nothing() -> None:
     assert len(list(store)) <= kept.NAMES + kept.LENGTH
 
 
+def test_where_there_are_too_many_names_the_oldest_goes() -> None:
+    """What is read again and again stays."""
+    store = Kept(3)
+    for time, name in enumerate("abc"):
+        store.add(reading(name, 1, time))
+    store.still(["a"], 5)
+    store.add(reading("d", 1, 6))
+    assert {r.name for r in store} == {"a", "c", "d"}
+
+
 def test_dropped_is_gone() -> None:
     """What no longer holds does not linger."""
     store = Kept()
