@@ -16,7 +16,7 @@ from enum import StrEnum
 from typing import Any, ClassVar, Self
 
 from dask_resilient.core.faults import Class, Suspect, overridden, together
-from dask_resilient.core.messages import messages
+from dask_resilient.core.messages import messages, sendable
 
 HEADER = "CUDA driver_types.h"
 ASSUMED = "CUDA driver_types.h; that it is sticky is assumed"
@@ -255,7 +255,7 @@ def _worded(w: Wording, piece: str) -> TaskFault:
 
 
 def _excerpt(piece: str) -> str:
-    return piece.strip()[:EXCERPT]
+    return sendable(piece.strip(), EXCERPT)
 
 
 def _row(piece: str, table: Mapping[int, CudaRow]) -> CudaRow | None:

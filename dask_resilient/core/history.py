@@ -47,8 +47,8 @@ class History:
     now
         Seconds, of the clock that the readings carry.
     since
-        When the process began that is judged: what happened before is no fault of its own, but it counts where
-        repetitions of a day are counted.
+        When the process began that is judged: errors of CUDA before it were another's, and so were XIDs that named
+        that; what the device itself reported stays.
     """
 
     def __init__(
@@ -95,7 +95,9 @@ class History:
 
     def events(self, kind: str, seconds: float | None = None) -> list[Reading]:
         """Give what happened lately of a kind."""
-        first = max(self.now - self.limits.remember, self._since) if seconds is None else self.now - seconds
+        first = self.now - (self.limits.remember if seconds is None else seconds)
+        if kind == Name.CUDA_ERROR:
+            first = max(first, self._since)
         found = (r for name in self._names.get(kind, ()) for r in self._named[name])
         return [r for r in found if r.value is not None and r.time >= first]
 
@@ -121,6 +123,7 @@ class History:
             if r.number is not None:
                 beside = any(abs(error.time - r.time) <= xid.COALESCE for error in self.dead)
                 own = True if r.own is None and beside else r.own
+                own = False if r.time < self._since else own
                 found.append(xid.XidEvent(r.device, int(r.number), r.time, own, r.text))
         return found
 

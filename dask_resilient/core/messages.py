@@ -36,6 +36,14 @@ def _said(error: BaseException) -> str:
         return ""
 
 
+def sendable(text: str, length: int) -> str:
+    """Give the beginning of a text in a form that can be sent.
+
+    Names of files that are no UTF-8 have half characters in Python, and messages with one of those end the connection.
+    """
+    return text[:length].encode(errors="backslashreplace").decode()
+
+
 _FRAME = re.compile(r'^ *(?:\| *)?File "')
 _MARGIN = re.compile(r"^ *\| ?")
 _BETWEEN = re.compile(r"direct cause of the following exception:|another exception occurred:|^ *\+[-+]")

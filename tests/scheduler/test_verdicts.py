@@ -116,6 +116,20 @@ def test_what_killed_a_process_is_no_fault_of_its_successor(stage):
     assert x.health("c")[0] == "healthy"
 
 
+def test_what_a_device_reported_concerns_its_next_process_too(stage):
+    """A nanny restarts a worker within a second, and the memory is as bad as it was."""
+    x = stage()
+    x.say("a", readings={**WELL, Name.XID: 95})
+    x.leave("a")
+    x.now += 3
+    x.join("c", "GPU-0")
+    x.say("c", readings=WELL)
+    assert x.health("c") == ("unhealthy", "xid.95")
+    x.now += 601
+    x.say("c", readings=WELL)
+    assert x.health("c")[0] == "healthy"
+
+
 def test_an_xid_of_one_process_is_its_own(stage):
     """The other worker on the same GPU is not killed for it."""
     x = stage()
