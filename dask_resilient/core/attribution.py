@@ -181,6 +181,10 @@ class Attribution:
         """Say whether it matters what tasks do; else `succeeded` and `forget` change nothing."""
         return bool(self._trails or self._failed)
 
+    def concerns(self, key: Hashable, device: str) -> bool:
+        """Say whether a success of this task on this device changes anything."""
+        return key in self._failed or device in self._trails
+
     # -- what follows --------------------------------------------------------------------------------------------------
 
     def score(self, device: str) -> Score:

@@ -29,7 +29,8 @@ ATTEMPTS = 3
 UNBEGUN = 0.1
 """Share of an attempt that a load counts whose worker was lost before it said that it had begun the load. Workers that
 die together, with their host, each take along what was given to them in the meantime, and no copy is to blame. More
-than nothing, since a copy might kill so fast that nobody hears of the beginning."""
+than nothing, since a copy might kill so fast that nobody hears of the beginning. The same for one that Dask gives up
+without its worker having said how it ended, as it does when that hands in an earlier run's result instead."""
 
 STREAK = 3
 """Loads that may be unreachable one after the other before reloading pauses."""

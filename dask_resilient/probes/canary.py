@@ -11,7 +11,6 @@ A right answer says that this product was right and no more: of silent corruptio
 from __future__ import annotations
 
 import importlib.util
-import logging
 import threading
 from collections.abc import Callable
 from functools import lru_cache
@@ -20,16 +19,17 @@ from typing import Any
 
 import numpy as np
 
-from dask_resilient.core.cuda_errors import TaskFault, classify
-from dask_resilient.core.messages import texts
+from dask_resilient.core.cuda_errors import classify
+from dask_resilient.core.messages import sendable, texts
 from dask_resilient.core.readings import Reading, canary, task_error
-
-logger = logging.getLogger("dask_resilient")
 
 SIDE = 256
 LARGEST = 3
 WORDS = 2**20
 """Words of 4 bytes of the memory pattern."""
+
+REASON = 300
+"""Characters of an error that are told."""
 
 SECONDS = 30.0
 """Longest that an answer is waited for. Source: nvrx, CudaHealthCheck."""
@@ -51,53 +51,64 @@ class Canary:
         own_gpu
             Whether the process has a GPU of its own; else NumPy on the host is tried.
         done
-            Called with the readings, from a thread; a try that hangs is unknown after `SECONDS`.
+            Called with the readings, from a thread; a try that hangs is unknown after `SECONDS`, until it comes back.
         """
         if self._thread is not None and self._thread.is_alive():
             return
-        over = threading.Lock()
+        one, over = threading.Lock(), threading.Event()
 
-        def tell(readings: list[Reading]) -> None:
-            if over.acquire(blocking=False):
-                timer.cancel()
-                done(readings)
+        def run() -> None:
+            found = readings(device, own_gpu)
+            with one:
+                over.set()
+                done(found)
 
         def late() -> None:
-            tell([canary(device, time(), None, reason=f"it did not come back within {SECONDS:g} s")])
+            if over.wait(SECONDS):
+                return
+            with one:  # so that it never follows what came back after all
+                if not over.is_set():
+                    done([canary(device, time(), None, reason=f"it did not come back within {SECONDS:g} s")])
 
-        timer = threading.Timer(SECONDS, late)
-        timer.daemon = True
-        self._thread = threading.Thread(
-            target=lambda: tell(readings(device, own_gpu)), name="dask-resilient-canary", daemon=True
-        )
-        timer.start()
-        self._thread.start()
+        try:
+            self._thread = threading.Thread(target=run, name="dask-resilient-canary", daemon=True)
+            self._thread.start()
+            threading.Thread(target=late, name="dask-resilient-canary-late", daemon=True).start()
+        except RuntimeError as e:  # no more threads can be started
+            done([canary(device, time(), None, reason=str(e))])
 
 
 def readings(device: str, own_gpu: bool) -> list[Reading]:
     """Try the device, and give what came of it. Blocks; never raises."""
-    if own_gpu and importlib.util.find_spec("cupy") is None:
-        return [canary(device, time(), None, reason="no CuPy in this environment")]
     try:
-        if own_gpu:
-            import cupy
-
-            # A stream of its own: the tasks' work goes on beside it.
-            with cupy.cuda.Stream(non_blocking=True):
-                right = is_right(cupy)
-        else:
-            right = is_right(np)
+        if own_gpu and importlib.util.find_spec("cupy") is None:
+            return [canary(device, time(), None, reason="no CuPy in this environment")]
+        return [canary(device, time(), _try_gpu() if own_gpu else is_right(np))]
     except Exception as e:
-        fault = classify(texts(e))
-        return _failed(device, fault, str(e) or repr(e))
-    return [canary(device, time(), right)]
+        said = texts(e)
+        fault = classify(said)
+        found = [canary(device, time(), None, fault, sendable(said[0], REASON))]
+        if fault is not None and fault.sticky:
+            found.append(task_error(device, fault, time()))
+        return found
 
 
-def _failed(device: str, fault: TaskFault | None, reason: str) -> list[Reading]:
-    found = [canary(device, time(), None, fault, reason)]
-    if fault is not None and fault.sticky:
-        found.append(task_error(device, fault, time()))
-    return found
+def _try_gpu() -> bool:
+    import cupy
+
+    with _stream():
+        return is_right(cupy)
+
+
+@lru_cache(maxsize=1)
+def _stream() -> Any:
+    """Give a stream of its own, so that the tasks' work goes on beside it.
+
+    Always the same: CuPy keeps the memory that was freed on a stream for that stream.
+    """
+    import cupy
+
+    return cupy.cuda.Stream(non_blocking=True)
 
 
 def is_right(xp: Any) -> bool:
@@ -117,8 +128,9 @@ def is_right(xp: Any) -> bool:
         memory[:] = pattern
         if not bool((memory == xp.uint32(pattern)).all()):
             return False
-    memory[:] = xp.arange(WORDS, dtype=xp.uint32)
-    return bool((memory == xp.arange(WORDS, dtype=xp.uint32)).all())
+    addresses = xp.arange(WORDS, dtype=xp.uint32)
+    memory[:] = addresses
+    return bool((memory == addresses).all())
 
 
 @lru_cache(maxsize=1)

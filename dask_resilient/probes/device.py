@@ -18,7 +18,6 @@ from time import monotonic, time
 from typing import Any
 
 from dask_resilient.core.readings import Name, Reading
-from dask_resilient.probes.nvml import GONE
 from dask_resilient.probes.process import FIRST_DELAY, PATIENCE, SILENCE, ProbeProcess, Silence
 
 logger = logging.getLogger("dask_resilient")
@@ -81,6 +80,8 @@ class Gauge:
         self._last: tuple[float, Any, Any] = (-math.inf, None, None)
         self._told: list[Callable[[Device], None]] = []
         self._listeners: list[Listener] = []
+        self._failed: list[Listener] = []
+        """Listeners that raised, which is told once."""
         self._options: dict[str, Any] = {}
         self._lock = threading.Lock()
         self._known = threading.Event()
@@ -89,7 +90,7 @@ class Gauge:
             self._hear,
             silent=self._silent,
             ended=self._ended,
-            greeting=lambda: [self._line()] if self._options else [],
+            greeting=lambda: [self._line()],
             silence=silence,
             patience=patience,
             first_delay=first_delay,
@@ -120,8 +121,9 @@ class Gauge:
     def unlisten(self, listener: Listener) -> None:
         """Call back no more."""
         with self._lock:
-            if listener in self._listeners:
-                self._listeners.remove(listener)
+            for listeners in (self._listeners, self._failed):
+                if listener in listeners:
+                    listeners.remove(listener)
 
     def configure(self, **options: Any) -> None:
         """Set options of the probe process: ``interval`` (s), ``kernel_log`` and ``disk`` (paths)."""
@@ -157,7 +159,9 @@ class Gauge:
     # -- what the process says ---------------------------------------------------------------------------------------
 
     def _line(self) -> bytes:
-        return json.dumps(self._options).encode() + b"\n"
+        device = self.device
+        # A process that replaces another must find the same device, or say that it is gone.
+        return json.dumps({**self._options, "uuid": device and device.uuid}).encode() + b"\n"
 
     def _hear(self, said: dict[str, Any]) -> bool:
         self._complained = "error" in said
@@ -170,7 +174,7 @@ class Gauge:
                 self._warn_of_none()
         elif "error" in said:
             self._unknown(f"NVML: {said['error']}")
-            if self.device is not None and said.get("code") in GONE:
+            if self.device is not None and said.get("code") and "round" not in said:
                 self._read("nvml", [[Name.NVML_RETURN, said["code"], "", None]])
         elif "uuid" in said:
             self.driver = dict(said.get("driver", {}))
@@ -193,7 +197,9 @@ class Gauge:
             try:
                 listener(readings)
             except Exception:
-                logger.exception("dask-resilient: readings could not be taken")
+                if listener not in self._failed:
+                    self._failed.append(listener)
+                    logger.exception("dask-resilient: readings could not be taken")
 
     def _silent(self, silence: Silence) -> None:
         if self.device is None:
@@ -220,7 +226,7 @@ class Gauge:
     def _unknown(self, reason: str) -> None:
         if self._none or self._process.stopped:
             return
-        if reason != self.reason:
+        if reason != self.reason and (self._expected or self.device is not None):
             logger.warning("dask-resilient: the state of the GPU of this process is unknown: %s", reason)
         self.reason = reason
 

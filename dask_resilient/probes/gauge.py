@@ -10,7 +10,8 @@ second, and small. It says
 - ``{"error": reason, "code": of NVML}`` where it cannot be told which device it is;
 - ``{"hung": what is asked for, "seconds": how long}`` once a second while a call hangs.
 
-It is told, one JSON object a line, ``{"interval", "kernel_log", "disk"}``. It ends with the process that started it.
+It is told, one JSON object a line, ``{"interval", "kernel_log", "disk", "uuid"}``; it waits for the first line, which
+names the device if that is known: where one is lost, an index means another one. It ends with its parent.
 """
 
 from __future__ import annotations
@@ -36,7 +37,8 @@ if __name__ == "__main__":
 from dask_resilient.core.kernel_log import bus_id
 from dask_resilient.core.readings import Name
 from dask_resilient.probes import host, kernel_log
-from dask_resilient.probes.nvml import GONE, Nvml, plain
+from dask_resilient.probes.nvml import GONE, NOT_LISTED, Nvml
+from dask_resilient.probes.nvml_table import by_uuid, plain
 
 INTERVAL = 0.5
 """Seconds between two readings of what Dask shows: that of its own system monitor."""
@@ -44,13 +46,19 @@ INTERVAL = 0.5
 SELDOM = 60.0
 """Seconds between two readings of what hardly changes."""
 
+AT_ONCE = 1.0
+"""Least seconds between two readings for what the driver reports: it may report a flood."""
+
 HUNG = 1.0
 """Seconds that a call takes before it is said which one it is, and between two such words."""
+
+NOT_TOLD = frozenset({2, 3, 4, 13})
+"""What NVML returns for what it will not tell later either: it does not take the question, here or at all."""
 
 DRIVER_SECONDS = 15
 """Longest that the CUDA driver is waited for; starting it up on a host with many GPUs can take seconds."""
 
-_options: dict[str, Any] = {"interval": 5.0, "kernel_log": "/dev/kmsg", "disk": None}
+_options: dict[str, Any] = {"interval": 5.0, "kernel_log": "/dev/kmsg", "disk": None, "uuid": None}
 _anew = threading.Event()
 _none: list[str] = []
 """Why there is no device, once that is certain."""
@@ -61,6 +69,7 @@ _doing: tuple[str, float] | None = None
 def main() -> None:
     """Print the device, then its readings."""
     parent = os.getppid()
+    _take(sys.stdin.buffer.readline())
     threading.Thread(target=_obey, daemon=True).start()
     threading.Thread(target=_watch, daemon=True).start()
     _loop(parent)
@@ -68,10 +77,10 @@ def main() -> None:
 
 def _loop(parent: int) -> None:
     """Read for ever; without a device the host alone."""
-    device, log, next_sweep, next_full = _find(), None, 0.0, 0.0
+    device, log, next_sweep, next_full, full = _find(), None, 0.0, 0.0, False
     # A child that the parent forked may hold our standard input open when the parent is gone.
     while os.getppid() == parent:
-        begin, at_once = time.monotonic(), False
+        begin = time.monotonic()
         if _anew.is_set():
             # Whoever set options has just begun to listen.
             _anew.clear()
@@ -86,15 +95,15 @@ def _loop(parent: int) -> None:
             if sweep:
                 full = begin >= next_full
                 next_full = begin + SELDOM if full else next_full
-                _tell("nvml", device.sweep(full=full))
-            log = _open_log(log, device.bus, parent)
+                for rows in device.sweep(full=full):
+                    _tell("nvml", rows)
+            log = _open_log(log, device.bus, parent, again=sweep and full)
             _tell(kernel_log.NAME, [*log.read(), *([log.state()] if sweep else ())])
             happened, at_once = device.wait(INTERVAL)
             _tell("nvml", happened)
-            next_sweep = 0.0 if at_once else next_sweep
+            next_sweep = min(next_sweep, begin + AT_ONCE) if at_once else next_sweep
         _state(device)
-        if not at_once:
-            time.sleep(max(0.0, begin + INTERVAL - time.monotonic()))
+        time.sleep(max(0.0, min(begin + INTERVAL, next_sweep) - time.monotonic()))
 
 
 def _state(device: Nvml | None) -> None:
@@ -108,9 +117,9 @@ def _state(device: Nvml | None) -> None:
         _say(round=True, error=str(e), code=code)
 
 
-def _open_log(log: kernel_log.KernelLog | None, bus: str, pid: int) -> kernel_log.KernelLog:
+def _open_log(log: kernel_log.KernelLog | None, bus: str, pid: int, *, again: bool) -> kernel_log.KernelLog:
     path = _options["kernel_log"]
-    if log is not None and log.path == path:
+    if log is not None and log.path == path and not (again and log.reason):
         return log
     if log is not None:
         log.close()
@@ -131,21 +140,25 @@ def _find() -> Nvml | None:
     except ImportError:
         _no_device("pynvml is not installed")
         return None
+    known = _options["uuid"]
     try:
         with _during("starting NVML"):
             pynvml.nvmlInit()
         with _during("finding the device"):
-            handle = _handle(pynvml, (visible or "0").split(",")[0].strip())
+            handle = _handle(pynvml, known or (visible or "0").split(",")[0].strip())
             uuid = str(plain(pynvml.nvmlDeviceGetUUID(handle)))
-            bus = str(plain(_told(pynvml, pynvml.nvmlDeviceGetPciInfo, handle, "busId")))
+            bus = str(plain(_told(pynvml, pynvml.nvmlDeviceGetPciInfo, _whole(pynvml, handle, uuid), "busId")))
             name = plain(_told(pynvml, pynvml.nvmlDeviceGetName, handle)) or "unknown"
             memory = _told(pynvml, pynvml.nvmlDeviceGetMemoryInfo, handle, "total")
             driver = _driver(pynvml)
     except pynvml.NVMLError_LibraryNotFound as e:
         _no_device(f"NVML: {e}")
         return None
-    except (pynvml.NVMLError, ValueError) as e:
-        _say(error=str(e), code=int(getattr(e, "value", 0)))
+    except Exception as e:
+        code = int(getattr(e, "value", 0))
+        if known and code in NOT_LISTED:
+            _tell("nvml", [(Name.PRESENT, False, "")])
+        _say(error=str(e), code=code)
         return None
     _say(uuid=uuid, name=name, memory=memory, own=visible is not None, driver=driver)
     return Nvml(pynvml, handle, uuid, bus_id(bus), _during)
@@ -162,17 +175,25 @@ def _handle(nvml: Any, first: str) -> Any:
     Its number is CUDA's, whose order differs from NVML's unless CUDA_DEVICE_ORDER says so: hence the driver is asked.
     """
     if first.startswith(("GPU-", "MIG-")):
-        return nvml.nvmlDeviceGetHandleByUUID(first)
+        return by_uuid(nvml, first)
     uuid = _ask_driver()
     for prefix in ("GPU-", "MIG-") if uuid else ():
         try:
-            return nvml.nvmlDeviceGetHandleByUUID(f"{prefix}{uuid}")
+            return by_uuid(nvml, f"{prefix}{uuid}")
         except nvml.NVMLError_NotFound:
             continue
     same_order = os.environ.get("CUDA_DEVICE_ORDER") == "PCI_BUS_ID" or nvml.nvmlDeviceGetCount() == 1
     if not same_order:
         raise ValueError("the CUDA driver does not say which device it counts first")
     return nvml.nvmlDeviceGetHandleByIndex(int(first))
+
+
+def _whole(nvml: Any, handle: Any, uuid: str) -> Any:
+    """Give the handle of the GPU of a MIG slice: the kernel log names that."""
+    if uuid.startswith("MIG-"):
+        with suppress(nvml.NVMLError, AttributeError):
+            return nvml.nvmlDeviceGetDeviceHandleFromMigDeviceHandle(handle)
+    return handle
 
 
 def _ask_driver() -> str | None:
@@ -219,7 +240,9 @@ def _told(nvml: Any, ask: Any, handle: Any, field: str = "") -> Any:
     """Ask for something that not every device tells."""
     try:
         answer = ask(handle)
-    except nvml.NVMLError_NotSupported:
+    except nvml.NVMLError as e:
+        if e.value not in NOT_TOLD:
+            raise
         return None
     return getattr(answer, field) if field else answer
 
@@ -261,10 +284,14 @@ def _watch() -> None:
 def _obey() -> None:
     """Take options, and end when the other end of standard input is closed, also while a call into NVML hangs."""
     for line in sys.stdin.buffer:
-        with suppress(ValueError):
-            _options.update(json.loads(line))
-            _anew.set()
+        _take(line)
     os._exit(0)
+
+
+def _take(line: bytes) -> None:
+    with suppress(ValueError):
+        _options.update(json.loads(line))
+        _anew.set()
 
 
 if __name__ == "__main__":

@@ -1,7 +1,10 @@
 """The process of one probe of a third party: reads it for ever, and prints what it gives, one JSON object a line.
 
-It is told, in one line, ``{"name", "pickle": base64 or null, "device"}``; without a pickle the name is that of an entry
-point. What the probe prints itself goes to nowhere, and an error of it is said and ends nothing.
+It is told, in one line, ``{"name", "pickle": base64 or null, "device", "path", "again"}``; without a pickle the name is
+that of an entry point. A further line ``{"device"}`` says which one it is from now on, and that is read at once.
+
+What the probe gave is said again every ``again`` seconds until its next call: so states stay fresh, and one that only
+sleeps is told from one that hangs. What it prints itself goes to nowhere, and an error of it is said and ends nothing.
 """
 
 from __future__ import annotations
@@ -10,19 +13,26 @@ import base64
 import itertools
 import json
 import os
-import sys
 import threading
 import time
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, BinaryIO
 
+from dask_resilient.core.faults import Class
+from dask_resilient.core.messages import sendable
 from dask_resilient.core.readings import Name
 
 GROUP = "dask_resilient.probes"
 """Group of the entry points."""
 
-MOST = 1_000
-"""Readings of one call that are taken."""
+MOST = 100
+"""Readings of one call that are taken: the built-in probes give about as many."""
+
+LENGTH = 300
+"""Characters of a name, value or text that are taken."""
+
+LARGEST = 2**63
+"""Integers are smaller than this: messages hold no larger ones."""
 
 LEAST_INTERVAL = 0.1
 DEFAULT_INTERVAL = 5.0
@@ -30,49 +40,96 @@ DEFAULT_INTERVAL = 5.0
 
 PLAIN = (bool, int, float, str)
 
-_OURS = frozenset(str(name) for name in Name) - {str(Name.STATED)}
+PROBE = "probe"
+"""Name of the reading that says whether the probe itself works."""
+
+_OURS = frozenset({*map(str, Name), PROBE}) - {str(Name.STATED)}
 
 
-def main() -> None:
-    """Load the probe and read it."""
-    out = os.fdopen(os.dup(1), "w")
-    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
-    sys.stdout = sys.stderr
-    order = json.loads(sys.stdin.buffer.readline())
-    threading.Thread(target=_leave_with_parent, daemon=True).start()
-    name, device = order["name"], order["device"]
+def main(order: dict[str, Any]) -> None:
+    """Load the probe and read it.
 
-    def say(**fields: Any) -> None:
-        out.write(json.dumps(fields) + "\n")
+    Parameters
+    ----------
+    order
+        What the process was told, see above.
+    """
+    # The pipes to the parent are for this loop alone, whatever the probe and what it starts do with theirs.
+    orders, out = os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "w")
+    nothing = os.open(os.devnull, os.O_RDWR)
+    os.dup2(nothing, 0)
+    os.dup2(nothing, 1)
+    anew = threading.Event()
+    threading.Thread(target=_obey, args=(orders, order, anew), daemon=True).start()
+
+    def say(said: dict[str, Any]) -> None:
+        out.write(json.dumps(said) + "\n")
         out.flush()
 
     try:
-        probe = _load(name, order["pickle"])
+        probe = _load(order["name"], order["pickle"])
         interval = max(LEAST_INTERVAL, float(getattr(probe, "interval", DEFAULT_INTERVAL)))
     except BaseException as e:
-        say(error=f"cannot be loaded: {e!r}")
+        say({"unloaded": _said(e)})
         return
     while True:
-        try:
-            say(readings=list(rows(itertools.islice(probe.read(device), MOST))))
-        except Exception as e:
-            say(error=f"raised {e!r}")
-        time.sleep(interval)
+        anew.clear()
+        last = _read(probe, order["device"])
+        say(last)
+        end = time.monotonic() + interval
+        while (left := end - time.monotonic()) > 0 and not anew.wait(min(left, order["again"])):
+            if left > order["again"]:
+                say(last)
+
+
+def _read(probe: Any, device: str) -> dict[str, Any]:
+    try:
+        given = iter(probe.read(device))
+        found = list(rows(itertools.islice(given, MOST)))
+        if len(found) == MOST and next(given, None) is not None:
+            found.append((PROBE, None, f"gave more than {MOST} readings in one call; the others are not taken"))
+    except BaseException as e:
+        return {"error": _said(e)}
+    return {"readings": found}
+
+
+def _said(error: BaseException) -> str:
+    try:
+        return sendable(repr(error), LENGTH)
+    except Exception:
+        return type(error).__name__
 
 
 def rows(given: Iterator[Any]) -> Iterator[tuple[str, object, str]]:
     """Give name, value and text of what a probe gave; what cannot be taken is unknown, with the reason."""
     for one in given:
         if not isinstance(one, tuple) or len(one) not in (2, 3) or not isinstance(one[0], str):
-            yield "probe", None, f"it gave {one!r:.100}, not a tuple (name, value) or (name, value, text)"
+            shown = sendable(repr(one), 100)
+            yield PROBE, None, f"gave {shown}, not a tuple (name, value) or (name, value, text)"
             continue
         name, value, text = (*one, "")[:3]
-        if name.partition(".")[0] in _OURS:
-            yield "probe", None, f"it gave {name!r}, which is a reading of the built-in probes; use another name"
-        elif value is not None and not isinstance(value, PLAIN):
-            yield name, None, f"its value is of type {type(value).__name__}, not a number, a text or None"
+        name = sendable(name, LENGTH)
+        kind = name.partition(".")[0]
+        if kind in _OURS:
+            yield PROBE, None, f"gave {name!r}, which is a reading of the built-in probes; use another name"
+        elif reason := _refused(kind, value):
+            yield name, None, reason
         else:
-            yield name, value, str(text)
+            value = sendable(value, LENGTH) if isinstance(value, str) else value
+            yield name, value, sendable(str(text), LENGTH)
+
+
+def _refused(kind: str, value: object) -> str:
+    """Say why a value cannot be taken; empty if it can."""
+    if value is None:
+        return ""
+    if not isinstance(value, PLAIN):
+        return f"its value is of type {type(value).__name__}, not a number, a text or None"
+    if kind == Name.STATED and value not in set(Class):
+        return f"it states {sendable(repr(value), 100)}, which is no class: those are {', '.join(Class)}"
+    if isinstance(value, int) and not -LARGEST <= value < LARGEST:
+        return "its value does not fit 64 bits"
+    return ""
 
 
 def _load(name: str, pickled: str | None) -> Any:
@@ -88,10 +145,9 @@ def _load(name: str, pickled: str | None) -> Any:
     return probe() if isinstance(probe, type) else probe
 
 
-def _leave_with_parent() -> None:
-    sys.stdin.buffer.read()
+def _obey(orders: BinaryIO, order: dict[str, Any], anew: threading.Event) -> None:
+    """Take further orders, and end when the other end of the pipe is closed, whatever the probe does."""
+    for line in orders:
+        order.update(json.loads(line))
+        anew.set()
     os._exit(0)
-
-
-if __name__ == "__main__":
-    main()

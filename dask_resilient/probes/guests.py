@@ -5,20 +5,30 @@ from __future__ import annotations
 import base64
 import json
 import logging
+import math
 import sys
 from collections.abc import Callable, Iterable
 from importlib.metadata import entry_points
 from time import time
 from typing import Any
 
-from dask_resilient.core.readings import Reading
+from dask_resilient.core.readings import Name, Reading
 from dask_resilient.errors import SettingError
-from dask_resilient.probes.guest import GROUP
+from dask_resilient.probes.guest import GROUP, PROBE
 from dask_resilient.probes.process import FIRST_DELAY, ProbeProcess, Silence
 
 logger = logging.getLogger("dask_resilient")
 
-COMMAND = (sys.executable, "-m", "dask_resilient.probes.guest")
+START = """
+import json, sys
+order = json.loads(sys.stdin.buffer.readline())
+sys.path[:] = order["path"]
+from dask_resilient.probes.guest import main
+main(order)
+"""
+"""What the process of a probe does: it finds modules where the worker does, and nowhere else."""
+
+COMMAND = (sys.executable, "-P", "-c", START)
 
 SILENCE = 30.0
 """Seconds without an answer after which a third party's probe is taken for hung: more than ours has, since nobody knows
@@ -27,8 +37,8 @@ what it does."""
 PATIENCE = 60.0
 """Seconds for its first answer: it may import a lot."""
 
-PROBE = "probe"
-"""Name of the reading that says whether the probe itself works."""
+OURS = frozenset({"nvml", "kernel-log", "host", "canary", "tasks", "work"})
+"""Names of the built-in probes."""
 
 
 def pack(probes: Iterable[Any]) -> tuple[tuple[str, bytes], ...]:
@@ -41,15 +51,19 @@ def pack(probes: Iterable[Any]) -> tuple[tuple[str, bytes], ...]:
     """
     import cloudpickle
 
+    if not isinstance(probes, Iterable):
+        raise SettingError(f"probes: {probes!r} is no list of probes; write probes=[...]")
     packed: list[tuple[str, bytes]] = []
     for probe in probes:
         name = getattr(probe, "name", None)
         if not isinstance(name, str) or not name or not callable(getattr(probe, "read", None)):
             raise SettingError(f"probes: {probe!r} is no probe: it needs a name (text) and a method read(device)")
+        if name in OURS:
+            raise SettingError(f"probes: {name!r} is the name of a built-in probe; use another one")
         if name in (known for known, _ in packed):
             raise SettingError(f"probes: two are named {name!r}; give each a name of its own")
         interval = getattr(probe, "interval", 1.0)
-        if isinstance(interval, bool) or not isinstance(interval, int | float) or not interval > 0:
+        if isinstance(interval, bool) or not isinstance(interval, int | float) or not 0 < interval < math.inf:
             raise SettingError(f"probes: the interval of {name!r} is {interval!r}; it must be a number of seconds")
         try:
             packed.append((name, bytes(cloudpickle.dumps(probe))))
@@ -60,7 +74,7 @@ def pack(probes: Iterable[Any]) -> tuple[tuple[str, bytes], ...]:
 
 def load_entry_points() -> list[str]:
     """Give the names of the probes that installed packages bring."""
-    return sorted({point.name for point in entry_points(group=GROUP)})
+    return sorted({point.name for point in entry_points(group=GROUP)} - OURS)
 
 
 class Guest:
@@ -97,11 +111,14 @@ class Guest:
         self._listen = listen
         self._said = ""
         self._answered = False
+        self._unloaded = False
+        self._sent = ""
+        self._silence = silence
         self._process = ProbeProcess(
             COMMAND,
             self._hear,
             silent=self._silent,
-            ended=self._failed,
+            ended=self._ended,
             greeting=lambda: [self._order()],
             silence=silence,
             patience=patience,
@@ -118,16 +135,28 @@ class Guest:
         self._process.stop()
 
     def _order(self) -> bytes:
-        return json.dumps({"name": self.name, "pickle": self._probe, "device": self._device()}).encode() + b"\n"
+        self._unloaded = False
+        path = [str(each) for each in sys.path]
+        self._sent = self._device()
+        order = {"name": self.name, "pickle": self._probe, "device": self._sent, "path": path}
+        return json.dumps({**order, "again": self._silence / 3}).encode() + b"\n"
 
     def _hear(self, said: dict[str, Any]) -> bool:
-        if "error" in said:
-            self._failed(str(said["error"]))
-            return True
+        if "unloaded" in said:
+            self._unloaded = True
+            self._failed(f"cannot be loaded: {said['unloaded']}")
+            return False  # no answer: the next process comes after a growing delay
         self._answered = True
+        if self._device() != self._sent:
+            # Which GPU a worker has becomes known only after its start.
+            self._sent = self._device()
+            self._process.tell(json.dumps({"device": self._sent}).encode() + b"\n")
+        if "error" in said:
+            self._failed(f"raised {said['error']}")
+            return True
         now, device = time(), self._device()
-        rows = [(*row, "")[:3] for row in said["readings"]]
-        readings = [Reading(self.name, device, n, v, now, t) for n, v, t in rows if n != PROBE]
+        rows = said["readings"]
+        readings = [Reading(self.name, device, self._named(n), v, now, t) for n, v, t in rows if n != PROBE]
         bad = next((text for name, _, text in rows if name == PROBE), "")
         if bad:
             self._failed(bad)
@@ -136,6 +165,18 @@ class Guest:
             readings.append(Reading(self.name, device, f"{PROBE}.{self.name}", True, now))
         self._listen(readings)
         return True
+
+    def _named(self, name: str) -> str:
+        """Give the name of a reading beside those of other probes, which may have given it the same one."""
+        kind, point, which = name.partition(".")
+        if kind == Name.STATED:
+            return f"{kind}.{self.name}{point}{which}"
+        return f"{PROBE}.{self.name}.{name}"
+
+    def _ended(self, reason: str) -> None:
+        # One that could not be loaded has said more than that it ended.
+        if not self._unloaded:
+            self._failed(reason.removeprefix("its probe process "))
 
     def _silent(self, silence: Silence) -> None:
         # One that starts may import a lot; if it takes too long, its end is told.

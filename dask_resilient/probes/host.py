@@ -83,7 +83,7 @@ def _disk(path: str) -> float:
     if thread is None or not thread.is_alive():
         thread = _ASKING[path] = threading.Thread(target=ask, daemon=True)
         thread.start()
-    thread.join(DISK_SECONDS)
+        thread.join(DISK_SECONDS)  # once: events of the device are waited for in this thread too
     if failed:
         raise failed[0]
     if not found:

@@ -1,18 +1,29 @@
-"""What NVML says of one device, as a table: one row a reading, each asked for alone.
+"""What NVML says of one device: all readings in sweeps, and events as they come. Runs in the probe process only.
 
-This runs in the probe process only. Rows of which the driver knows nothing are unknown, with the reason, and hide no
-other. Numbers are those of nvml.h (NVML 13).
+Questions of which the driver or the library knows nothing are unknown, with the reason, and hide no other.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
-from ctypes import byref, c_uint
 from typing import Any
 
 from dask_resilient.core.nvml import GPU_IS_LOST, NVML_REASONS, RESET_REQUIRED
 from dask_resilient.core.readings import Name
+from dask_resilient.probes.nvml_table import (
+    BER_FIELD,
+    COUNTERS,
+    FIELDS,
+    LINKS,
+    OFTEN,
+    SELDOM,
+    Ask,
+    bit_error_rate,
+    by_uuid,
+    call,
+    plain,
+)
 
 Row = tuple[str, object, str]
 """Name, value (None = unknown), and why it is unknown."""
@@ -20,105 +31,17 @@ Row = tuple[str, object, str]
 Doing = Callable[[str], AbstractContextManager[None]]
 """Says which call is under way, so that one that hangs can be named."""
 
-TOO_OLD = NVML_REASONS[13]
-NOT_FOUND, TIMEOUT, CORRUPTED_INFOROM, GPU_NOT_FOUND = 6, 10, 14, 28
+OLD = "pynvml is older than the question"
+TIMEOUT = 10
+NOT_LISTED = frozenset({6, 28})
+"""What a device that NVML does not list is answered with: not found."""
 GONE = frozenset({GPU_IS_LOST, RESET_REQUIRED})
-
-CORRECTED, UNCORRECTED, VOLATILE, DRAM, SRAM = 0, 1, 0, 2, 7
-LINKS = 18
-"""NVLinks that a device can have (nvml.h, NVML_NVLINK_MAX_LINKS)."""
 
 EVENTS = 0x2 | 0x8 | 0x200 | 0x400 | 0x800 | 0x1000 | 0x2000 | 0x4000 | 0x8000
 """Double-bit error, XID, single-bit storm, retirement and its failure, poison twice, unavailable, recovery action."""
-XID_EVENT, RECOVERY_EVENT = 0x8, 0x8000
-
-
-def _sram_threshold(nvml: Any, handle: Any) -> bool:
-    status = nvml.c_nvmlEccSramErrorStatus_v1_t()
-    status.version = nvml.nvmlEccSramErrorStatus_v1
-    nvml.nvmlDeviceGetSramEccErrorStatus(handle, byref(status))
-    return bool(status.bThresholdExceeded)
-
-
-def _rows(nvml: Any, handle: Any) -> tuple[int, bool, bool]:
-    _, uncorrectable, pending, failed = nvml.nvmlDeviceGetRemappedRows(handle)[:4]
-    return int(uncorrectable), bool(pending), bool(failed)
-
-
-def _exhausted(nvml: Any, handle: Any) -> int:
-    histogram = nvml.nvmlDeviceGetRowRemapperHistogram(handle)
-    return int(histogram.low + histogram.none)
-
-
-def _retired(nvml: Any, handle: Any) -> int:
-    # By cause: several single-bit errors, one double-bit error.
-    return sum(len(nvml.nvmlDeviceGetRetiredPages(handle, cause)) for cause in (0, 1))
-
-
-def _clocks(nvml: Any, handle: Any) -> int:
-    ask = getattr(nvml, "nvmlDeviceGetCurrentClocksEventReasons", None)
-    return int((ask or nvml.nvmlDeviceGetCurrentClocksThrottleReasons)(handle))
-
-
-def _fabric(nvml: Any, handle: Any) -> int:
-    info = nvml.c_nvmlGpuFabricInfo_v3_t()
-    nvml.nvmlDeviceGetGpuFabricInfoV(handle, byref(info))
-    return int(info.healthSummary)
-
-
-def _inforom(nvml: Any, handle: Any) -> bool:
-    try:
-        nvml.nvmlDeviceValidateInforom(handle)
-    except nvml.NVMLError as e:
-        if e.value == CORRUPTED_INFOROM:
-            return False
-        raise
-    return True
-
-
-def _call(function: str, *args: int) -> Callable[[Any, Any], Any]:
-    return lambda nvml, handle: getattr(nvml, function)(handle, *args)
-
-
-Ask = Callable[[Any, Any], Any]
-
-OFTEN: tuple[tuple[tuple[str, ...], str, Ask], ...] = (
-    ((Name.ECC_UNCORRECTED,), "ECC", _call("nvmlDeviceGetTotalEccErrors", UNCORRECTED, VOLATILE)),
-    ((Name.ECC_CORRECTED_DRAM,), "ECC", _call("nvmlDeviceGetMemoryErrorCounter", CORRECTED, VOLATILE, DRAM)),
-    ((Name.ECC_CORRECTED_SRAM,), "ECC", _call("nvmlDeviceGetMemoryErrorCounter", CORRECTED, VOLATILE, SRAM)),
-    ((Name.SRAM_THRESHOLD,), "SRAM status", _sram_threshold),
-    ((Name.REMAPPED_ROWS, Name.REMAP_PENDING, Name.REMAP_FAILED), "remapped rows", _rows),
-    ((Name.RETIRED_PAGES,), "retired pages", _retired),
-    ((Name.TEMPERATURE,), "temperature", _call("nvmlDeviceGetTemperature", 0)),
-    ((Name.MARGIN,), "temperature margin", _call("nvmlDeviceGetMarginTemperature")),
-    ((Name.CLOCKS_REASONS,), "clocks reasons", _clocks),
-    ((Name.PCIE_REPLAYS,), "PCIe replays", _call("nvmlDeviceGetPcieReplayCounter")),
-    ((Name.PCIE_GENERATION,), "PCIe generation", _call("nvmlDeviceGetCurrPcieLinkGeneration")),
-    ((Name.PCIE_WIDTH,), "PCIe width", _call("nvmlDeviceGetCurrPcieLinkWidth")),
-    ((Name.FABRIC,), "fabric", _fabric),
-)
-"""Names, what is asked for in words, and how; every interval."""
-
-SELDOM: tuple[tuple[tuple[str, ...], str, Ask], ...] = (
-    ((Name.REMAP_EXHAUSTED,), "row remapper histogram", _exhausted),
-    ((Name.TEMPERATURE_SHUTDOWN,), "temperature threshold", _call("nvmlDeviceGetTemperatureThreshold", 0)),
-    ((Name.TEMPERATURE_MAX,), "temperature threshold", _call("nvmlDeviceGetTemperatureThreshold", 3)),
-    ((Name.MEMORY_TEMPERATURE_MAX,), "temperature threshold", _call("nvmlDeviceGetTemperatureThreshold", 2)),
-    ((Name.PCIE_WIDTH_MAX,), "PCIe width", _call("nvmlDeviceGetMaxPcieLinkWidth")),
-    ((Name.INFOROM,), "InfoROM", _inforom),
-)
-"""What hardly changes, or takes long (the InfoROM is read from flash): once a minute."""
-
-FIELDS: tuple[tuple[str, int, bool], ...] = (
-    (Name.RECOVERY_ACTION, 230, False),
-    (Name.MEMORY_TEMPERATURE, 82, False),
-    (Name.MARGIN_SHUTDOWN, 193, True),
-    (Name.MARGIN_MAX, 196, True),
-)
-"""Names, fields of `nvmlDeviceGetFieldValues` and whether their value is signed."""
-
-COUNTERS = ((Name.NVLINK_REPLAY, 0), (Name.NVLINK_RECOVERY, 1), (Name.NVLINK_CRC, 2))
-"""Errors of a link, and their number (nvml.h, nvmlNvLinkErrorCounter_t)."""
+XID_EVENT = 0x8
+MOST_EVENTS = 100
+"""Events that are taken at once, so that a flood keeps nothing waiting."""
 
 
 class Nvml:
@@ -141,28 +64,43 @@ class Nvml:
     def __init__(self, nvml: Any, handle: Any, uuid: str, bus: str, doing: Doing) -> None:
         self._nvml, self._handle, self._uuid, self._doing = nvml, handle, uuid, doing
         self.bus = bus
-        self._events, self._no_events = self._register()
-        self._links: list[int] | None = None
         self._code = 0
+        self._events: Any = None
+        self._no_xids = ""
+        self._links: set[int] = set()
 
     # -- sweeps ------------------------------------------------------------------------------------------------------
 
-    def sweep(self, *, full: bool) -> Iterator[Row]:
-        """Give all readings; those that hardly change only in a full sweep."""
+    def sweep(self, *, full: bool) -> Iterator[list[Row]]:
+        """Give all readings, those of each question as soon as they are there; some only in a full sweep.
+
+        What was read is told before the next call: that one may never come back.
+        """
+        known = gone = False
+        if full and self._events is None:
+            self._register()
         self._code = 0
-        known = 0
-        yield from self._present()
-        for names, words, ask in (*OFTEN, *(SELDOM if full else ())):
-            for row in self._asked(names, words, ask):
-                known += row[1] is not None
-                yield row
-        for row in (*self._fields(), *self._nvlinks()):
-            known += row[1] is not None
-            yield row
-        if self._events is None:
-            yield Name.XID, None, self._no_events
+        for rows in self._questions(full=full):
+            yield rows
+            # That the device is listed does not mean that it answers.
+            known = known or any(value is not None and name != Name.PRESENT for name, value, _ in rows)
+            if self._code in GONE and not gone:
+                gone = True
+                yield [(Name.NVML_RETURN, self._code, "")]
+        if self._no_xids:
+            yield [(Name.XID, None, self._no_xids)]
         # Where nothing at all could be read, the reason is that of the whole device.
-        yield Name.NVML_RETURN, self._code if self._code in GONE or not known else 0, ""
+        yield [(Name.NVML_RETURN, self._code if gone or not known else 0, "")]
+
+    def _questions(self, *, full: bool) -> Iterator[list[Row]]:
+        yield [self._present()]
+        for names, words, ask in (*OFTEN, *(SELDOM if full else ())):
+            yield self._asked(names, words, ask)
+        yield self._fields()
+        if full:
+            self._find_links()
+        if self._links:
+            yield from self._nvlinks()
 
     def state(self) -> dict[str, Any]:
         """Give what Dask's own pages show: utilisation in percent and bytes in use; None is not told."""
@@ -178,87 +116,94 @@ class Nvml:
             except self._nvml.NVMLError_NotSupported:
                 return None
 
-    def _asked(self, names: tuple[str, ...], words: str, ask: Ask) -> Iterator[Row]:
+    # -- questions ---------------------------------------------------------------------------------------------------
+
+    def _asked(self, names: tuple[str, ...], words: str, ask: Ask) -> list[Row]:
+        value, reason = self._ask(words, ask)
+        if reason:
+            return [(name, None, reason) for name in names]
+        values = value if isinstance(value, tuple) else (value,)
+        return [(name, plain(each), "") for name, each in zip(names, values, strict=False)]
+
+    def _ask(self, words: str, ask: Ask) -> tuple[Any, str]:
+        """Give an answer, or why there is none."""
         try:
             with self._doing(words):
-                value = ask(self._nvml, self._handle)
+                return ask(self._nvml, self._handle), ""
         except self._nvml.NVMLError as e:
-            reason = self._reason(e)
-            yield from ((name, None, reason) for name in names)
+            return None, self._reason(int(e.value))
         except AttributeError:
-            yield from ((name, None, "pynvml is older than the question") for name in names)
+            return None, OLD
         except Exception as e:
-            yield from ((name, None, f"pynvml: {e!r}") for name in names)
-        else:
-            values = value if isinstance(value, tuple) else (value,)
-            yield from ((name, plain(each), "") for name, each in zip(names, values, strict=False))
+            return None, f"pynvml: {e!r}"
 
-    def _reason(self, error: Any) -> str:
-        code = int(error.value)
+    def _reason(self, code: int) -> str:
+        """Give the words of what a call returned; a device that is gone is remembered."""
         if self._code not in GONE:
             self._code = code
         return NVML_REASONS.get(code, f"NVML returned {code}")
 
-    def _present(self) -> Iterator[Row]:
-        try:
-            with self._doing("handle by UUID"):
-                self._handle = self._nvml.nvmlDeviceGetHandleByUUID(self._uuid)
-        except self._nvml.NVMLError as e:
-            if e.value in {NOT_FOUND, GPU_NOT_FOUND}:
-                yield Name.PRESENT, False, ""
-            else:
-                yield Name.PRESENT, None, self._reason(e)
-        else:
-            yield Name.PRESENT, True, ""
+    def _present(self) -> Row:
+        handle, reason = self._ask("handle by UUID", lambda nvml, _: by_uuid(nvml, self._uuid))
+        if not reason:
+            self._handle = handle
+            return Name.PRESENT, True, ""
+        return (Name.PRESENT, False, "") if self._code in NOT_LISTED else (Name.PRESENT, None, reason)
 
-    def _fields(self) -> Iterator[Row]:
-        names = tuple(name for name, _, _ in FIELDS)
-        ids = [field for _, field, _ in FIELDS]
-        try:
-            with self._doing("field values"):
-                values = self._nvml.nvmlDeviceGetFieldValues(self._handle, ids)
-        except self._nvml.NVMLError as e:
-            reason = self._reason(e)
-            yield from ((name, None, reason) for name in names)
-            return
-        for (name, _, signed), value in zip(FIELDS, values, strict=True):
-            # The call succeeds also where a field of it does not.
-            if value.nvmlReturn:
-                yield name, None, NVML_REASONS.get(value.nvmlReturn, f"NVML returned {value.nvmlReturn}")
-            else:
-                yield name, int(value.value.siVal if signed else value.value.uiVal), ""
+    def _values(self, words: str, fields: list[Any]) -> list[tuple[Any, str]]:
+        """Ask for fields in one call; it succeeds also where a field of it does not."""
+        values, reason = self._ask(words, call("nvmlDeviceGetFieldValues", fields))
+        if reason:
+            return [(None, reason)] * len(fields)
+        return [(v.value, self._reason(int(v.nvmlReturn)) if v.nvmlReturn else "") for v in values]
+
+    def _fields(self) -> list[Row]:
+        rows: list[Row] = []
+        values = self._values("field values", [field for _, field, _ in FIELDS])
+        for (name, _, signed), (value, reason) in zip(FIELDS, values, strict=True):
+            rows.append((name, None if reason else int(value.siVal if signed else value.uiVal), reason))
+        return rows
 
     # -- links -------------------------------------------------------------------------------------------------------
 
-    def _nvlinks(self) -> Iterator[Row]:
-        if self._links is None:
-            self._links = list(self._find_links())
-        for link in self._links:
-            yield from self._asked((f"{Name.NVLINK_STATE}.{link}",), "NVLink", _call("nvmlDeviceGetNvLinkState", link))
+    def _nvlinks(self) -> Iterator[list[Row]]:
+        links = sorted(self._links)
+        for link in links:
+            yield self._asked((f"{Name.NVLINK_STATE}.{link}",), "NVLink", call("nvmlDeviceGetNvLinkState", link))
             for name, counter in COUNTERS:
-                ask = _call("nvmlDeviceGetNvLinkErrorCounter", link, counter)
-                yield from self._asked((f"{name}.{link}",), "NVLink errors", ask)
+                ask = call("nvmlDeviceGetNvLinkErrorCounter", link, counter)
+                yield self._asked((f"{name}.{link}",), "NVLink errors", ask)
+        values = self._values("bit errors of NVLinks", [(BER_FIELD, link) for link in links])
+        yield [
+            (f"{Name.NVLINK_BER}.{link}", None if reason else bit_error_rate(int(value.ullVal)), reason)
+            for link, (value, reason) in zip(links, values, strict=True)
+        ]
 
-    def _find_links(self) -> Iterator[int]:
+    def _find_links(self) -> None:
         for link in range(LINKS):
-            for _, value, _ in self._asked(("",), "NVLink", _call("nvmlDeviceGetNvLinkState", link)):
-                if value is not None:
-                    yield link
+            code = self._code
+            if not self._ask("NVLink", call("nvmlDeviceGetNvLinkState", link))[1]:
+                self._links.add(link)
+            elif self._code not in GONE:
+                self._code = code  # that a link does not exist is no news about the device
 
     # -- events ------------------------------------------------------------------------------------------------------
 
-    def _register(self) -> tuple[Any, str]:
-        nvml = self._nvml
-        try:
-            with self._doing("registering for events"):
-                known = nvml.nvmlDeviceGetSupportedEventTypes(self._handle)
-                events = nvml.nvmlEventSetCreate()
-                nvml.nvmlDeviceRegisterEvents(self._handle, EVENTS & known, events)
-        except nvml.NVMLError as e:
-            return None, NVML_REASONS.get(e.value, f"NVML returned {e.value}")
-        except AttributeError:
-            return None, TOO_OLD
-        return events, ""
+    def _register(self) -> None:
+        def ask(nvml: Any, handle: Any) -> tuple[Any, int]:
+            known = int(nvml.nvmlDeviceGetSupportedEventTypes(handle))
+            events = nvml.nvmlEventSetCreate()
+            try:
+                nvml.nvmlDeviceRegisterEvents(handle, EVENTS & known, events)
+            except nvml.NVMLError:
+                nvml.nvmlEventSetFree(events)
+                raise
+            return events, known
+
+        answer, self._no_xids = self._ask("registering for events", ask)
+        self._events, known = answer or (None, XID_EVENT)
+        if not known & XID_EVENT:
+            self._no_xids = NVML_REASONS[3]
 
     def wait(self, seconds: float) -> tuple[list[Row], bool]:
         """Wait for events.
@@ -268,26 +213,24 @@ class Nvml:
         Readings of what came, and whether the whole state is to be read at once. Where events cannot be waited for,
         nothing comes, at once.
         """
-        nvml = self._nvml
-        if self._events is None:
-            return [], False
-        try:
-            with self._doing("waiting for events"):
-                event = nvml.nvmlEventSetWait_v2(self._events, c_uint(int(1000 * seconds)).value)
-        except nvml.NVMLError as e:
-            if e.value in GONE:
-                return [(Name.NVML_RETURN, int(e.value), "")], False
-            if e.value != TIMEOUT:
-                self._events, self._no_events = None, NVML_REASONS.get(e.value, f"NVML returned {e.value}")
-            return [], False
-        kind, data = int(event.eventType), int(event.eventData)
-        if kind == XID_EVENT:
-            return [(Name.XID, data, "")], True
-        return [(f"{Name.EVENT}.{kind:#x}", kind, "")], True
+        rows: dict[Row, None] = {}
+        for _ in range(MOST_EVENTS if self._events is not None else 0):
+            left = 0 if rows else int(1000 * seconds)
+            try:
+                with self._doing("waiting for events"):
+                    event = self._nvml.nvmlEventSetWait_v2(self._events, left)
+            except self._nvml.NVMLError as e:
+                if e.value in GONE:
+                    return [*rows, (Name.NVML_RETURN, int(e.value), "")], bool(rows)
+                if e.value != TIMEOUT:
+                    self._events, self._no_xids = None, self._reason(int(e.value))
+                break
+            except AttributeError:
+                self._events, self._no_xids = None, OLD
+                break
+            rows[_event(int(event.eventType), int(event.eventData))] = None
+        return list(rows), bool(rows)
 
 
-def plain(value: Any) -> object:
-    """Give a value that can travel; libraries of other years answer with bytes."""
-    if isinstance(value, bytes):
-        return value.decode(errors="replace")
-    return value if isinstance(value, bool | int | float | str) else str(value)
+def _event(kind: int, data: int) -> Row:
+    return (Name.XID, data, "") if kind == XID_EVENT else (f"{Name.EVENT}.{kind:#x}", kind, "")

@@ -164,7 +164,7 @@ class ProbeProcess:
                 process.wait(1)
 
     def _listen(self, fd: int) -> str:
-        begin = said = monotonic()
+        begin = said = monotonic()  # when it last got on with its work, and when it last said anything
         patience, rest = self._patience, b""
         poll = select.poll()  # `select.select` knows the first 1,024 files of a process only
         poll.register(fd, select.POLLIN)
@@ -177,27 +177,30 @@ class ProbeProcess:
                 *lines, rest = (rest + data).split(b"\n")
                 if self._take(lines):
                     begin, patience = said, self._silence
+            if poll.poll(0):
+                continue  # this thread did not get to run for a while; what was said meanwhile comes first
             now = monotonic()
-            if now - begin >= min(patience, self._silence):
+            if now - begin >= self._silence:
                 # It says once a second that a call hangs, so one that says nothing at all does not get to run.
                 self._starved = now - said >= self._silence
-                self._glance()
+            self._glance()
             if now - begin >= patience:
                 self._timeouts += 1
                 return f"its probe process has not answered for {patience:g} s: {self._call or 'a call'} hangs"
         return ""
 
     def _take(self, lines: Sequence[bytes]) -> bool:
-        """Take what the process said; say whether there was an answer."""
-        answered = False
+        """Take what the process said; say whether it gets on with its work."""
+        works = False
         for line in lines:
             one = json.loads(line)
             if "hung" in one:
                 self._call = str(one["hung"])
-            elif self._hear(one):
-                answered = True
+                continue
+            works, self._starved = True, False
+            if self._hear(one):
                 self._answer(monotonic())
-        return answered
+        return works
 
     def _answer(self, now: float) -> None:
         self._answered = now

@@ -74,15 +74,24 @@ class Blame:
     def done(self, key: Hashable) -> None:
         """Take in that a task succeeded."""
         ts = self._scheduler.tasks.get(key)
+        concerned = False
         for ws in ts.who_has or () if ts is not None else ():
             record = self._verdicts.records.get(ws.address)
-            if record is not None:
+            if record is None:
+                continue
+            if self._attribution.concerns(key, record.member.device):
+                concerned = True
                 self._attribution.succeeded(key, record.member.device)
+            if self._allocations.listening:
                 self._allocations.succeeded(ws.address)
                 if Name.EXHAUSTED in record.seen:
                     record.seen.drop(Name.EXHAUSTED)
                     self._verdicts.judge(record, time())
-        self._settle(time())
+        # A failure that nobody tries again is listened for as long as its future is held: thousands of tasks may pass.
+        if concerned:
+            self._settle(time())
+        else:
+            self._listen()
 
     def forget(self, key: Hashable) -> None:
         """Take in that a task is gone for good."""

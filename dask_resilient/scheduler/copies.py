@@ -151,6 +151,8 @@ class Copies:
         if entry is None or entry.place is None or entry.place.attempt != msg["attempt"]:
             return
         ending = Ending(msg["ending"])
+        on = entry.task.processing_on
+        entry.ended = on is not None and on.address == worker
         self.endings[str(ending)] += 1
         watch.event("load-ended", key=str(entry.key), worker=worker, ending=str(ending), reason=msg["reason"])
         paused = watch.reloading.paused(time())

@@ -42,9 +42,11 @@ class Entry:
     refused: bool = False
     """A load found something foreign there, or loads of it ended as errors: not used in this run."""
     bad_loads: float = 0
-    """Loads that ended badly; those that their worker may never have begun count `UNBEGUN`."""
+    """Loads that ended badly; those that no copy may be to blame for count `UNBEGUN`."""
     loading: str = ""
     """Worker that has begun the load under way."""
+    ended: bool = False
+    """Whether the worker of the load under way has said that it brought nothing."""
     avoid: set[str] = field(default_factory=set)
     """Workers that could not reach the copy."""
     nbytes: int = 0

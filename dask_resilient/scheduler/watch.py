@@ -153,9 +153,10 @@ class Watch:
     def left(self, key: Any, state: str, was: str, moved: bool) -> None:
         """Count a load that brought the value, and one that did not."""
         entry = self.ledger.entries.get(key)
-        begun = ""
+        begun, ended = "", False
         if entry is not None:
             begun, entry.loading = entry.loading, ""
+            ended, entry.ended = entry.ended, False
         if state == "memory":
             self._reloaded.add(key)
             if entry is not None:
@@ -168,7 +169,8 @@ class Watch:
             elif was == "processing" and self._losing:
                 entry.bad_loads += 1 if begun == self._losing else UNBEGUN
             elif was == "processing" and (entry.task.waiters or entry.task.who_wants):  # else nobody needs it any more
-                entry.bad_loads += 1
+                # Not ended: a late result of an earlier run came in between, its worker closes, or it was to be stolen.
+                entry.bad_loads += 1 if ended else UNBEGUN
 
     # -- hooks -------------------------------------------------------------------------------------------------------
 

@@ -44,14 +44,14 @@ class Faults:
             task = self._worker.state.tasks.get(key)
             fault = None if task is None else self._fault(task)
             if fault is not None:
-                self._send({"kind": "fault", "key": key, "prefix": key_split(key), "fault": fault.to_dict()})
+                msg = {"kind": "fault", "key": key, "run_id": task.run_id, "prefix": key_split(key)}
+                self._send({**msg, "fault": fault.to_dict()})
         except Exception:
             logger.exception("dask-resilient: the error of task %r could not be classified", key)
 
     def _fault(self, task: Any) -> TaskFault | None:
         said = [task.exception_text or "", task.traceback_text or ""]
-        said = [*_inner(task.exception), *said]
-        return classify(said, self._table)
+        return classify([*_inner(task.exception), *said], self._table)
 
 
 def _inner(exception: Any) -> list[str]:

@@ -98,7 +98,10 @@ class Monitor:
             disk=self._worker.local_directory,
         )
         gauge.listen(self._hear)
-        packed: list[tuple[str, bytes | None]] = [*self._packed, *((name, None) for name in load_entry_points())]
+        packed: list[tuple[str, bytes | None]] = [
+            *self._packed,
+            *((name, None) for name in load_entry_points() if name not in dict(self._packed)),
+        ]
         for name, probe in packed:
             self._guests.append(Guest(name, probe, self._gpu.device, self._hear))
             self._guests[-1].start()

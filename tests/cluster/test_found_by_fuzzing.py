@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from dask_resilient.core.recovery import ATTEMPTS, UNBEGUN
 from dask_resilient.plugin import Resilience
 from tests.support.cluster import Cluster, cluster_test, threads
 from tests.support.waiting import until
@@ -197,3 +198,27 @@ async def test_lost_together_with_what_errs(x: Cluster) -> None:
     for future in (k, n):
         with pytest.raises(UserError, match="D"):
             await future.result()
+
+
+@cluster_test(workers=1)
+async def test_a_late_result_says_nothing_against_a_copy(x: Cluster) -> None:
+    """K's function still runs when its load is sent; Dask gives up the load for its stale result (seed 1000035)."""
+    spec = {"d": [], "k": ["d"]}
+    (k,) = await x.saved(spec, "k")
+    detour, entry = x.watch.detour, x.watch.ledger.entries["k"]
+    entry.bad_loads = ATTEMPTS - 1
+    x.world.hold("k", "load k")
+    detour.on = False
+    x.drop("k")
+    await x.runs("k", 2)
+    detour.on = True
+    detour.poke(["k"], "test")
+    await x.told("k")
+    assert x.world.loaded("k") == 0
+    x.world.free("k")
+    await x.loads("k")
+    assert entry.bad_loads == pytest.approx(ATTEMPTS - 1 + UNBEGUN)
+    x.world.free()
+    await x.done(k)
+    await x.right(spec, k)
+    assert (x.world.ran("k"), x.world.loaded("k")) == (2, 1)

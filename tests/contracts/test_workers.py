@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from typing import Any, ClassVar
 
 import dask.bag as db
@@ -180,6 +181,58 @@ async def test_a_plugin_of_the_same_name_replaces_the_first_on_a_worker(x: Clust
     await worker.plugin_add(plugin=Listed(), name="listed")
     await worker.plugin_add(plugin=Listed(), name="listed")
     assert [h[0] for h in Listed.heard] == ["setup", "teardown", "setup"]
+
+
+class Hears(WorkerPlugin):
+    """Writes down what the worker knows of a task in the moment in which its state changes."""
+
+    name = "hears"
+
+    def __init__(self) -> None:
+        self.heard: dict[Any, Any] = {}
+
+    def setup(self, worker: Any) -> None:
+        self.worker = worker
+
+    def transition(self, key: Any, start: str, finish: str, **_: Any) -> None:
+        if finish in ("memory", "error"):
+            task = self.worker.state.tasks[key]
+            sent = [msg for msg in self.worker.batched_stream.buffer if msg.get("key") == key]
+            names = ("exception", "exception_text", "traceback_text", "run_id")
+            self.heard[key] = start, sent, list(task.startstops), {name: getattr(task, name) for name in names}
+
+
+@cluster_test(workers=1, install=False, check=False)
+async def test_a_worker_hears_of_an_error_before_it_is_sent(x: Cluster) -> None:
+    """With its texts, and the error itself pickled, causes and all; of how long tasks took with ``startstops``."""
+    hears = Hears()
+    await x.workers[0].plugin_add(plugin=hears, name="hears")
+    with pytest.raises(ValueError):  # noqa: PT011 - any
+        await x.client.submit(_fail, key="F")
+    await x.client.submit(abs, -1, key="K")
+    start, sent, _, fields = hears.heard["F"]
+    assert (start, sent) == ("executing", [])
+    assert fields["exception_text"] == "ValueError('outer')"
+    assert "_fail" in fields["traceback_text"]
+    assert fields["run_id"] >= 0
+    error = pickle.loads(fields["exception"].data)
+    assert isinstance(error, ValueError)
+    assert isinstance(error.__cause__, KeyError)
+    start, sent, startstops, _ = hears.heard["K"]
+    assert (start, sent) == ("executing", [])
+    (took,) = [each for each in startstops if each["action"] == "compute"]
+    assert 0 <= took["stop"] - took["start"] < 10
+
+
+def _fail() -> None:
+    raise ValueError("outer") from KeyError("inner")
+
+
+@cluster_test(workers=1, install=False, check=False)
+async def test_a_message_with_half_a_character_closes_the_stream(x: Cluster) -> None:
+    """Why `core.messages.sendable` is there: the worker leaves with everything it has."""
+    x.workers[0].batched_stream.send({"op": "no-matter", "text": "\udcff"})
+    await until(lambda: not x.scheduler.workers)
 
 
 @cluster_test(workers=1, install=False, check=False)

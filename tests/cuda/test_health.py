@@ -138,7 +138,7 @@ def test_a_probe_that_raises_changes_nothing_else(x):
     """The job runs, the device is judged by the others, and the row says what is unknown."""
     x.install(probes=[Raises, Fans], **FAST)
     x.known()
-    x.until(lambda: health_of(x, "1") == ("unhealthy", "stated"))
+    x.until(lambda: health_of(x, "1") == ("unhealthy", "stated.fans"))
     x.until(lambda: health_of(x, "0") == ("healthy", ""))
     x.until(lambda: any("probe 'raises' raised ValueError" in text for text in of(x, "0")["unknown"]))
     assert sum(x.client.gather(x.client.map(abs, range(8), pure=False))) == 28

@@ -26,6 +26,7 @@ ROOT = Path(__file__).parent.parent.parent
 PARTS = {
     "tests": (["-m", "pytest", "-q", "-m", "gpu", "-p", "no:cacheprovider", "tests/gpu"], 100),
     "copies": (["-m", "tests.gpu.measure", "copies"], 45),
+    "health": (["-m", "tests.gpu.measure", "health"], 20),
     "job": (["-m", "tests.gpu.measure", "job"], 75),
 }
 """Arguments of Python, and the seconds that a part may take."""

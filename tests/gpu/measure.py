@@ -1,6 +1,7 @@
-"""The measurements of ``check.py``, each a part in a process of its own: ``python -m tests.gpu.measure copies|job``.
+"""The measurements of ``check.py``, each a part in a process of its own.
 
-A row is written as soon as it is known, so that a part that does not end gives what it has.
+Run: ``python -m tests.gpu.measure copies|health|job``. A row is written as soon as it is known, so that
+a part that does not end gives what it has.
 """
 # ruff: noqa: T201  (its output is for people)
 
@@ -22,6 +23,7 @@ from typing import Any
 import dask
 import dask.array as da
 import numpy as np
+import psutil
 from distributed import Client, LocalCluster, wait
 
 import dask_resilient as dr
@@ -97,6 +99,40 @@ def copy_speed(value: Any, mib: int) -> None:
 
 def give_back(result: Any, payload: Any) -> None:
     partitions.restore(result.codec, result.schema, payload)
+
+
+# -- how a device is watched -------------------------------------------------------------------------------------------
+
+
+def health(*, cpu: bool) -> None:
+    """Measure the canary and the probe process, and count what the device tells."""
+    from dask_resilient.core.readings import Name
+    from dask_resilient.probes.canary import readings
+    from dask_resilient.probes.device import Gauge
+
+    begin = time.perf_counter()
+    for what in ("canary, the first", "canary, again"):
+        (reading,) = readings("here", not cpu)
+        assert reading.value == "right", reading
+        tell(what, (time.perf_counter() - begin) * 1e3, "ms")
+        begin = time.perf_counter()
+    tell("canary, the fastest", best(lambda: readings("here", not cpu)) * 1e3, "ms")
+    told: list[Any] = []
+    gauge = Gauge()
+    gauge.listen(told.extend)
+    begin = time.perf_counter()
+    gauge.start()
+    last = Name.HOST_FILES if cpu else Name.NVML_RETURN
+    wait_until(lambda: any(reading.name == last for reading in told), 30, "the first readings")
+    tell("probe process, from its start to the first readings", time.perf_counter() - begin, "s")
+    (process,) = psutil.Process().children()
+    tell("probe process, memory", process.memory_info().rss / MIB, "MiB")
+    first = {reading.name: reading for reading in told}
+    tell("readings that are known", sum(reading.value is not None for reading in first.values()), "")
+    tell("readings that are unknown", sum(reading.value is None for reading in first.values()), "")
+    for name, reading in sorted(first.items()):
+        print(f"  {name}: {reading.text if reading.value is None else reading.value}", flush=True)
+    gauge.stop()
 
 
 # -- a job whose worker is killed --------------------------------------------------------------------------------------
@@ -181,4 +217,4 @@ def run(*, cpu: bool, ours: bool) -> tuple[float, float]:
 
 if __name__ == "__main__":
     with dask.config.set({"distributed.comm.timeouts.connect": "20s"}):
-        {"copies": copies, "job": job}[sys.argv[1]](cpu="--cpu" in sys.argv)
+        {"copies": copies, "health": health, "job": job}[sys.argv[1]](cpu="--cpu" in sys.argv)

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import sys
 import threading
+from importlib.machinery import ModuleSpec
+from types import ModuleType, SimpleNamespace
 
 import numpy as np
 import pytest
@@ -109,18 +112,64 @@ def test_an_error_is_unknown_with_the_reason(error, words, sticky, monkeypatch):
 
 def test_a_gpu_without_cupy_is_unknown():
     """Nothing is imported for it."""
-    ((first),) = readings("GPU-0", True)
+    (first,) = readings("GPU-0", True)
     assert (first.value, first.text) == (None, "no CuPy in this environment")
 
 
+@pytest.fixture
+def cupy(monkeypatch):
+    """Give a stand-in for CuPy that computes with NumPy, and writes down its streams."""
+    cupy = ModuleType("cupy")
+    cupy.__spec__ = ModuleSpec("cupy", None)
+    cupy.streams, cupy.entered = [], []
+
+    for name in ("float32", "uint32", "arange", "asarray", "empty"):
+        setattr(cupy, name, getattr(np, name))
+    cupy.cuda = SimpleNamespace(Stream=lambda **options: Stream(cupy, options))
+    monkeypatch.setitem(sys.modules, "cupy", cupy)
+    canary._stream.cache_clear()
+    yield cupy
+    canary._stream.cache_clear()
+
+
+class Stream:
+    def __init__(self, cupy, options):
+        self._cupy = cupy
+        cupy.streams.append(options)
+
+    def __enter__(self):
+        self._cupy.entered.append(self)
+
+    def __exit__(self, *_):
+        pass
+
+
+def test_a_gpu_is_tried_on_a_stream_of_its_own(cupy):
+    """That waits for no other, and is the same each time: CuPy keeps freed memory for its stream."""
+    for _ in range(3):
+        (reading,) = readings("GPU-0", True)
+        assert reading.value == "right"
+    assert cupy.streams == [{"non_blocking": True}]
+    assert len(cupy.entered) == 3
+
+
+def test_a_cupy_that_cannot_be_imported_is_unknown(monkeypatch):
+    """Such as one without its libraries."""
+    broken = ModuleType("cupy")
+    broken.__spec__ = None
+    monkeypatch.setitem(sys.modules, "cupy", broken)
+    (reading,) = readings("GPU-0", True)
+    assert (reading.value, reading.text) == (None, "ValueError: cupy.__spec__ is None")
+
+
 def test_one_at_a_time_and_one_that_hangs_is_unknown(monkeypatch):
-    """It is told once; what it says later is not told any more, and no second one is started beside it."""
+    """No second one is started beside it; what it says when it comes back after all is told, and holds from then."""
     go, tries = threading.Event(), []
 
     def hang(device, own_gpu):
         tries.append(device)
         go.wait(20)
-        return ["late"]
+        return ["right after all"]
 
     monkeypatch.setattr(canary, "SECONDS", 0.05)
     monkeypatch.setattr(canary, "readings", hang)
@@ -133,10 +182,36 @@ def test_one_at_a_time_and_one_that_hangs_is_unknown(monkeypatch):
     go.set()
     x._thread.join()
     assert tries == ["d"]
-    (((reading),),) = told
+    ((reading,), after) = told
     assert (reading.value, reading.text) == (None, "it did not come back within 0.05 s")
+    assert after == ["right after all"]
     x.start("d", False, told.append)
-    wait_until(lambda: len(told) == 2)
+    wait_until(lambda: len(told) == 3)
+    wait_until(lambda: not [t for t in threading.enumerate() if t.name.startswith("dask-resilient-canary")])
+    assert tries == ["d", "d"]
+    assert told[2] == after
+
+
+def test_a_process_without_threads_to_spare_is_unknown(monkeypatch):
+    """It is told, not raised into the worker's event loop."""
+
+    def refuse(self):
+        raise RuntimeError("can't start new thread")
+
+    told = []
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", refuse)
+        Canary().start("d", False, told.extend)
+    assert [(r.value, r.text) for r in told] == [(None, "can't start new thread")]
+
+
+def test_what_an_error_says_can_be_sent(monkeypatch):
+    """Whatever is in it: half characters end a connection, and users print whole tables."""
+    monkeypatch.setattr(canary, "np", Library(error=OSError("\udcff" + 10_000 * "x")))
+    monkeypatch.setattr(canary, "_known", lambda: (1, 1, 1))
+    (reading,) = readings("host:x", False)
+    assert reading.text.startswith("OSError: \\udcffxxx")
+    assert len(reading.text.encode()) < 1_000
 
 
 def test_it_is_told_as_a_reading():

@@ -30,6 +30,8 @@ def bad(*readings):
 
 BROKEN = {
     "no tuple": (bad("x"), "test_gives_what_can_be_taken"),
+    "no plain value": (bad(("a", [1])), "test_gives_what_can_be_taken"),
+    "too large": (bad(("a", 2**70)), "test_gives_what_can_be_taken"),
     "a built-in name": (bad(("xid", 79)), "test_gives_what_can_be_taken"),
     "no reason": (bad(("a", None)), "test_says_why_something_is_unknown"),
     "no such class": (bad(("stated", "bad", "why")), "test_states_classes_that_exist"),

@@ -155,7 +155,7 @@ def test_hang_at_the_start_is_waited_for_a_bounded_time(gpus, start):
 
 def test_lost_device_is_unknown_with_nvmls_words_and_comes_back(gpus, start):
     """An error of one reading ends nothing."""
-    gauge = start()
+    gauge = start(silence=10.0)
     assert gauge.wait(10)
     process = gauge._process._process
     gpus.gpu(0, **{"return": 15})
@@ -214,6 +214,59 @@ def test_whatever_it_does_the_state_is_unknown_with_the_reason(command, reason, 
     gauge = start(command=command)
     wait_until(lambda: reason in gauge.reason)
     assert gauge.real_time()["utilization"] is None
+
+
+def test_listener_that_raises_is_told_of_once(start, caplog):
+    """It is asked again, and the others hear everything."""
+    reading = json.dumps({"probe": "host", "readings": [["host-memory", 0.5, "", None]]})
+    gauge = start(command=say(then=f"while True: print({reading!r}, flush=True); time.sleep(0.02)"))
+    asked, heard = [], []
+
+    def bad(readings):
+        asked.append(readings)
+        raise KeyError("bad")
+
+    gauge.listen(bad)
+    gauge.listen(heard.extend)
+    wait_until(lambda: len(asked) > 3 and len(heard) > 3)
+    gauge.unlisten(bad)
+    assert len([r for r in caplog.records if "readings could not be taken" in r.getMessage()]) == 1
+
+
+@pytest.mark.parametrize("expected", [True, False])
+def test_trouble_is_warned_of_where_a_gpu_is_expected(expected, start, caplog):
+    """A host without one may have NVML installed, and its workers are as they should be."""
+    gauge = start(command=say(json.dumps({"error": "Driver Not Loaded", "code": 9})))
+    if expected:
+        gauge.expect()
+    wait_until(lambda: "Driver Not Loaded" in gauge.reason)
+    assert bool([r for r in caplog.records if "unknown" in r.getMessage()]) is expected
+
+
+def test_process_is_not_blamed_when_its_parent_did_not_get_to_listen(start):
+    """A worker that holds the GIL hears later what was said in time."""
+    gauge = start(
+        command=say(DEVICE, then=f"while True: print({READING!r}, flush=True); time.sleep(0.02)"), silence=2.0
+    )
+    assert gauge.wait(10)
+    process, heard = gauge._process._process, []
+
+    def busy(readings):
+        heard.extend(readings)
+
+    hear, held = gauge._process._hear, []
+
+    def slow(said):
+        if not held:
+            held.append(threading.Event().wait(3.0))
+        return hear(said)
+
+    gauge.listen(busy)
+    gauge._process._hear = slow
+    wait_until(lambda: held)
+    wait_until(lambda: gauge.reason == "")
+    assert gauge._process._process is process
+    assert not [r for r in heard if r.name == "silence" and r.value]
 
 
 def test_old_reading_is_not_the_present_state(start, monkeypatch):

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import os
+import subprocess
 import sys
 import threading
 import time
+from pathlib import Path
 
 import psutil
 import pytest
 
-from dask_resilient.errors import SettingError
-from dask_resilient.probes.guest import MOST, rows
+from dask_resilient.probes.guest import MOST
 from dask_resilient.probes.guests import Guest, load_entry_points, pack
+from dask_resilient.probes.process import ProbeProcess
 from tests.support.waiting import wait_until
 
 
@@ -47,12 +49,32 @@ class Ends(Fans):
         os._exit(3)
 
 
+class Mute(Fans):
+    name = "mute"
+
+    def read(self, device):
+        class Dumb(Exception):
+            def __repr__(self):
+                raise self
+
+        raise Dumb
+
+
+class Exits(Fans):
+    name = "exits"
+
+    def read(self, device):
+        raise SystemExit(device)
+
+
 class Loud(Fans):
     name = "loud"
 
     def read(self, device):
         print("not JSON")  # noqa: T201 - as users do
         os.write(1, b"not JSON either\n")
+        subprocess.run(["echo", "nor", "this"], check=True)
+        sys.stdin.read()
         return super().read(device)
 
 
@@ -72,8 +94,8 @@ def run():
     def run(probe, **options):
         ((name, packed),) = pack([probe]) if not isinstance(probe, tuple) else (probe,)
         told = []
-        options = {"silence": 1.0, "patience": 15.0, "first_delay": 0.05, **options}
-        started.append(Guest(name, packed, lambda: "GPU-0", told.extend, **options))
+        options = {"silence": 1.0, "patience": 15.0, "first_delay": 0.05, "device": lambda: "GPU-0", **options}
+        started.append(Guest(name, packed, listen=told.extend, **options))
         started[-1].start()
         return told
 
@@ -86,20 +108,22 @@ def run():
 
 @pytest.mark.parametrize("probe", [Fans, Fans()], ids=["a class", "an object"])
 def test_what_it_reads_is_told(probe, run):
-    """Under its own name, about the worker's device."""
+    """Under its own name and the probe's, which tells it from another probe's, about the worker's device."""
     told = run(probe)
     wait_until(lambda: len(told) >= 6)
     assert {(r.probe, r.device, r.name, r.value, r.text) for r in told} == {
-        ("fans", "GPU-0", "fan.0", 1200, ""),
-        ("fans", "GPU-0", "stated", "drain", "fan 2 of GPU-0 stands still"),
-        ("fans", "GPU-0", "fan.1", None, "no sensor"),
+        ("fans", "GPU-0", "probe.fans.fan.0", 1200, ""),
+        ("fans", "GPU-0", "stated.fans", "drain", "fan 2 of GPU-0 stands still"),
+        ("fans", "GPU-0", "probe.fans.fan.1", None, "no sensor"),
     }
 
 
 BAD = {
     "raises": (Raises, "raised ZeroDivisionError('GPU-0')"),
+    "raises what cannot be shown": (Mute, "raised Dumb"),
+    "exits": (Exits, "raised SystemExit('GPU-0')"),
     "hangs": (Hangs, "has not answered for"),
-    "ends": (Ends, "its probe process ended"),
+    "ends": (Ends, "'ends' ended"),
     "cannot be unpickled": (("fans", b"no pickle"), "cannot be loaded"),
     "no entry point": (("nobody", None), "cannot be loaded"),
     "fakes a built-in reading": (Wrong, "'recovery-action', which is a reading of the built-in probes"),
@@ -120,18 +144,121 @@ def test_whatever_it_does_is_unknown_with_the_reason(probe, words, run, caplog):
 
 
 def test_what_it_prints_goes_nowhere(run):
-    """The pipe to the worker is not its standard output."""
+    """The pipes to the worker are not its standard input and output, nor those of what it starts."""
     told = run(Loud)
     wait_until(lambda: len(told) >= 6)
-    assert {r.name for r in told} == {"fan.0", "stated", "fan.1"}
+    assert {r.name for r in told} == {"probe.loud.fan.0", "stated.loud", "probe.loud.fan.1"}
 
 
-def test_odd_readings_are_unknown_with_the_reason():
-    """The others of the same call are taken."""
-    found = list(rows(iter(["no tuple", ("a",), (1, 2), ("a", [1]), ("b", True), ("c", 1.5, "text")])))
-    assert [row[0] for row in found] == ["probe", "probe", "probe", "a", "b", "c"]
-    assert found[3] == ("a", None, "its value is of type list, not a number, a text or None")
-    assert found[4:] == [("b", True, ""), ("c", 1.5, "text")]
+class Seldom(Fans):
+    """Called more seldom than a probe may be silent."""
+
+    name = "seldom"
+    interval = 60
+
+    def __init__(self):
+        self.calls = 0
+
+    def read(self, device):
+        self.calls += 1
+        return [("stated", "drain", f"call {self.calls}")]
+
+
+def test_one_that_is_called_seldom_is_not_silent(run):
+    """What it gave is told again until its next call, so that it does not get too old to count."""
+    told = run(Seldom(), silence=0.3)
+    wait_until(lambda: len(told) >= 10)
+    assert {(r.name, r.value, r.text) for r in told} == {("stated.seldom", "drain", "call 1")}
+    assert told[-1].time > told[0].time + 0.3
+
+
+def test_a_device_that_becomes_known_later_is_told(run):
+    """And read at once, however seldom the probe is called."""
+    device = ["host:x/0"]
+    told = run(Which(), silence=0.3, device=lambda: device[0])
+    wait_until(lambda: told)
+    device[0] = "GPU-1"
+    wait_until(lambda: told[-1].text == "of GPU-1, call 2")
+    assert {r.text for r in told} == {"of host:x/0, call 1", "of GPU-1, call 2"}
+
+
+class Which(Seldom):
+    name = "which"
+
+    def read(self, device):
+        self.calls += 1
+        return [("stated", "observe", f"of {device}, call {self.calls}")]
+
+
+class Recovers(Fans):
+    """Fails until somebody makes a file."""
+
+    name = "recovers"
+
+    def __init__(self, file):
+        self.file = file
+
+    def read(self, device):
+        Path(self.file).read_bytes()
+        return [("fan.0", 1)]
+
+
+def test_one_that_works_again_says_so(run, tmp_path, caplog):
+    """What was unknown of it is known again; the next trouble gets a warning of its own."""
+    file = tmp_path / "there"
+    told = run(Recovers(str(file)))
+    for n in (1, 2):
+        wait_until(lambda: told and (told[-1].name, told[-1].value) == ("probe.recovers", None))
+        file.touch()
+        wait_until(lambda: ("probe.recovers", True) in {(r.name, r.value) for r in told})
+        file.unlink()
+        told.clear()
+        wait_until(lambda: told and told[-1].value is None)
+        assert sum("FileNotFoundError" in r.getMessage() for r in caplog.records) == n + 1
+
+
+class Unmade(Fans):
+    """Cannot be made where it is to run."""
+
+    name = "unmade"
+
+    def __init__(self):
+        raise OSError("no such driver")
+
+
+def test_one_that_cannot_be_loaded_is_tried_ever_more_seldom(run, monkeypatch):
+    """A process costs a second to start, and it would be one a second on every worker."""
+    delays = []
+    monkeypatch.setattr(ProbeProcess, "_wait", lambda self, seconds: delays.append(seconds))
+    told = run(Unmade)
+    wait_until(lambda: len(delays) >= 3)
+    assert delays[:3] == [0.05, 0.1, 0.2]
+    assert {r.text for r in told} == {"probe 'unmade' cannot be loaded: OSError('no such driver')"}
+
+
+MODULE = """
+class Fans:
+    name = "fans"
+    interval = 0.1
+
+    def read(self, device):
+        return [("fan.0", 7)]
+"""
+
+
+def test_it_finds_what_the_worker_finds(run, tmp_path, monkeypatch):
+    """Such as a file that a client uploaded; not what happens to lie in the working directory."""
+    (tmp_path / "uploaded_fans.py").write_text(MODULE)
+    trap = tmp_path / "here"
+    trap.mkdir()
+    (trap / "base64.py").write_text("raise SystemExit('not the one')")
+    monkeypatch.chdir(trap)
+    monkeypatch.setattr(sys, "path", [str(tmp_path), *(str(Path(p).resolve()) for p in sys.path if p)])
+    import uploaded_fans
+
+    told = run(uploaded_fans.Fans)
+    wait_until(lambda: told)
+    assert told[0].value == 7, told
 
 
 class Endless(Fans):
@@ -143,48 +270,23 @@ class Endless(Fans):
 
 
 def test_a_probe_without_end_is_cut(run):
-    """After as many as anybody could want."""
+    """After as many as anybody could want, and that is said."""
     told = run(Endless)
-    wait_until(lambda: len(told) >= 2 * MOST)
-
-
-@pytest.mark.parametrize(
-    ("probes", "words"),
-    [
-        ([3], "3 is no probe: it needs a name"),
-        ([type("P", (), {"name": "p"})], "no probe"),
-        ([type("P", (), {"name": 3, "read": print})], "no probe"),
-        ([Fans, Fans], "two are named 'fans'"),
-        ([type("P", (Fans,), {"interval": "1s"})], "the interval of 'fans' is '1s'"),
-        ([type("P", (Fans,), {"interval": 0})], "the interval of 'fans' is 0"),
-    ],
-)
-def test_what_is_no_probe_is_refused_on_the_client(probes, words):
-    """In one sentence with the value."""
-    with pytest.raises(SettingError, match=words.replace("(", r"\(")):
-        pack(probes)
-
-
-def test_what_cannot_be_sent_is_refused_on_the_client():
-    """With its name."""
-    probe = Fans()
-    probe.lock = threading.Lock()
-    with pytest.raises(SettingError, match="'fans' cannot be sent to workers"):
-        pack([probe])
+    wait_until(lambda: sum(r.value == 1 for r in told) >= 2 * MOST)
+    assert {r.text for r in told if r.value is None} == {
+        f"probe 'endless' gave more than {MOST} readings in one call; the others are not taken"
+    }
 
 
 def test_entry_points_are_found_and_loaded(run, tmp_path, monkeypatch):
     """As an installed package brings them."""
-    (tmp_path / "fans_package.py").write_text(
-        "class Fans:\n    name, interval = 'fans', 0.1\n    def read(self, device):\n        return [('fan.0', 7)]\n"
-    )
+    (tmp_path / "fans_package.py").write_text(MODULE)
     info = tmp_path / "fans-1.0.dist-info"
     info.mkdir()
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: fans\nVersion: 1.0\n")
     (info / "entry_points.txt").write_text("[dask_resilient.probes]\nfans = fans_package:Fans\n")
     monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(tmp_path), *sys.path]))
     assert load_entry_points() == ["fans"]
     told = run(("fans", None))
     wait_until(lambda: told)
-    assert (told[0].name, told[0].value) == ("fan.0", 7)
+    assert (told[0].name, told[0].value) == ("probe.fans.fan.0", 7)

@@ -2,57 +2,15 @@
 
 from __future__ import annotations
 
-import threading
 import time
 
 import pytest
 
-from dask_resilient.core.health import Health, judge
-from dask_resilient.core.limits import Limits
+from dask_resilient.core.health import Health
 from dask_resilient.core.nvml import NVML_REASONS
-from dask_resilient.core.readings import Baseline, Name
-from dask_resilient.probes.device import Gauge
-from tests.support import fakegpu
+from dask_resilient.core.readings import Name
+from tests.support.listening import GPU
 from tests.support.waiting import wait_until
-
-GPU = fakegpu.uuid(0)
-
-
-class Listening:
-    """A gauge, and the last reading of each name."""
-
-    def __init__(self, **options):
-        self.gauge = Gauge(silence=1.5, patience=3.0, first_delay=0.05)
-        self.readings = []
-        self.gauge.configure(**{"interval": 0.2, "kernel_log": "/nowhere", **options})
-        self.gauge.listen(self.readings.extend)
-        self.gauge.start()
-
-    def last(self, name):
-        return next((r for r in reversed(self.readings) if r.name == name), None)
-
-    def until(self, name, value):
-        wait_until(lambda: (r := self.last(name)) is not None and r.value == value, what=f"{name} is {value!r}")
-        return self.last(name)
-
-    def verdict(self):
-        return judge(self.readings, Baseline(GPU).advance(self.readings), Limits(), time.time())
-
-
-@pytest.fixture
-def nvml(gpus):
-    """Give a gauge on GPU 0, listened to."""
-    made = []
-
-    def make(**options):
-        made.append(Listening(**options))
-        return made[-1]
-
-    yield make
-    for each in made:
-        each.gauge.stop()
-    wait_until(lambda: not [t for t in threading.enumerate() if t.name == "dask-resilient-gauge"])
-
 
 SAID = {
     Name.RECOVERY_ACTION: ({"fi__230": 4}, 4),
@@ -82,6 +40,7 @@ SAID = {
     f"{Name.NVLINK_REPLAY}.0": ({"links": 2, "link_err.0.0": 11}, 11),
     f"{Name.NVLINK_RECOVERY}.1": ({"links": 2, "link_err.1.1": 12}, 12),
     f"{Name.NVLINK_CRC}.1": ({"links": 2, "link_err.1.2": 13}, 13),
+    f"{Name.NVLINK_BER}.1": ({"links": 2, "fi.220.1": 3 << 8 | 11}, 3e-11),
     Name.FABRIC: ({"fabric": 3}, 3),
     Name.INFOROM: ({"inforom": 0}, False),
 }
@@ -96,7 +55,7 @@ def test_every_row_gives_what_the_driver_says(gpus, nvml):
     x = nvml()
     x.until(Name.NVML_RETURN, 0)
     found = {name: getattr(x.last(name), "value", "missing") for name in SAID}
-    assert found == {name: value for name, (_, value) in SAID.items()}
+    assert found == pytest.approx({name: value for name, (_, value) in SAID.items()})
     assert {r.device for r in x.readings if r.probe == "nvml"} == {GPU}
     assert x.last(Name.PRESENT).value is True
     others = {r.name for r in x.readings if r.probe == "nvml"} - set(SAID)
