@@ -20,12 +20,18 @@ def texts(error: BaseException) -> list[str]:
         if id(current) in seen:
             continue
         seen.add(id(current))
-        found.append("\n".join([f"{type(current).__name__}: {_said(current)}", *getattr(current, "__notes__", ())]))
+        found.append("\n".join([f"{type(current).__name__}: {_said(current)}", *_notes(current)]))
         inner = [current.__context__, current.__cause__]
         if isinstance(current, BaseExceptionGroup):
             inner.extend(reversed(current.exceptions))
         stack.extend(other for other in inner if other is not None)
     return found
+
+
+def _notes(error: BaseException) -> list[str]:
+    """Give the notes of an exception that are texts; users may put anything there."""
+    notes = getattr(error, "__notes__", ())
+    return [note for note in notes if isinstance(note, str)] if isinstance(notes, list | tuple) else []
 
 
 def _said(error: BaseException) -> str:

@@ -14,7 +14,7 @@ from typing import Any
 
 from dask_resilient.core.readings import Name, Reading
 from dask_resilient.errors import SettingError
-from dask_resilient.probes.guest import GROUP, PROBE
+from dask_resilient.probes.guest import GROUP, LENGTH, PROBE
 from dask_resilient.probes.process import FIRST_DELAY, ProbeProcess, Silence
 
 logger = logging.getLogger("dask_resilient")
@@ -58,8 +58,9 @@ def pack(probes: Iterable[Any]) -> tuple[tuple[str, bytes], ...]:
         name = getattr(probe, "name", None)
         if not isinstance(name, str) or not name or not callable(getattr(probe, "read", None)):
             raise SettingError(f"probes: {probe!r} is no probe: it needs a name (text) and a method read(device)")
-        if name in OURS:
-            raise SettingError(f"probes: {name!r} is the name of a built-in probe; use another one")
+        if name in OURS or not name.isprintable() or len(name) > LENGTH:
+            why = f"{', '.join(sorted(OURS))} are built-in probes, and {LENGTH} printable characters are the most"
+            raise SettingError(f"probes: {name[:LENGTH]!r} cannot be a name: {why}; use another one")
         if name in (known for known, _ in packed):
             raise SettingError(f"probes: two are named {name!r}; give each a name of its own")
         interval = getattr(probe, "interval", 1.0)
