@@ -11,6 +11,7 @@ from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
+from dask_resilient.core.tables import Tables
 from dask_resilient.errors import SettingError
 
 DEFAULTS = Path(__file__).with_name("resilience.yaml")
@@ -125,12 +126,8 @@ def _is_multiple(value: Any) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool) and value >= 2  # noqa: PLR2004 - below it is luck
 
 
-def _number(value: Any) -> float | None:
-    return None if value is None else float(value)
-
-
-def _text(value: Any) -> str | None:
-    return None if value is None else str(value)
+def _as_it_is(value: Any) -> Any:
+    return value
 
 
 def _is_names(value: Any) -> bool:
@@ -147,12 +144,16 @@ _FLAG = ("true or false", lambda value: isinstance(value, bool), bool)
 _OTHERS: dict[str, tuple[str, Callable[[Any], bool], Callable[[Any], Any]]] = {
     "enabled": _FLAG,
     "probe_enabled": _FLAG,
-    "probe_hang": ("a number of times from 2 on, or null", lambda value: value is None or _is_multiple(value), _number),
+    "probe_hang": (
+        "a number of times from 2 on, or null",
+        lambda value: value is None or _is_multiple(value),
+        _as_it_is,
+    ),
     "probe_kernel_log": ("a path", lambda value: isinstance(value, str) and bool(value), str),
-    "probe_rules": ("a path to a YAML file, or null", lambda value: value is None or isinstance(value, str), _text),
+    "probe_rules": ("a path to a YAML file, or null", lambda value: value is None or isinstance(value, str), _as_it_is),
     "recover_enabled": _FLAG,
     "recover_untested_dask": _FLAG,
-    "store": ("a path or a file:// URL", lambda value: value is None or isinstance(value, str), lambda value: value),
+    "store": ("a path or a file:// URL", lambda value: value is None or isinstance(value, str), _as_it_is),
     "codecs": ("a list of names of modules, such as ['my_package.codecs']", _is_names, tuple),
 }
 """Settings that are no numbers: what they must be, how that is told, and what becomes of it."""
@@ -180,8 +181,6 @@ def read_rules(path: str | None) -> dict[str, Any] | None:
         If the file cannot be read or says what cannot be; the message names the place.
     """
     import yaml
-
-    from dask_resilient.core.tables import Tables
 
     if path is None:
         return None

@@ -79,7 +79,7 @@ def doctor(store: str | None, as_json: bool) -> None:
     something fails that works elsewhere. Leaves nothing behind.
     """
     with one_line():
-        device = _device()
+        device = list(_device())
         gpu = any(line.what == GPU and line.state == WORKS for line in device)
         lines = [*_versions(), *device, *_canary(gpu), *_guests(), *_store(store)]
     if as_json:
@@ -120,11 +120,7 @@ def _version(name: str) -> str | None:
 GPU = "GPU"
 
 
-def _device() -> list[Line]:
-    return list(_device_lines())
-
-
-def _device_lines() -> Iterator[Line]:
+def _device() -> Iterator[Line]:
     """Start a probe process, and take what its first sweep reads."""
     readings: dict[str, Reading] = {}
     done = Event()

@@ -108,12 +108,10 @@ def judge(
         if cls is not Class.OBSERVE:
             return _verdict(baseline.device, cls, rule, finding, others, unknown)
     doubt = next(((rule, finding) for rule, finding in found if finding.cls is None), None)
-    if doubt is None and not _proven(history):
-        # A worker that is busy and silent is one of which nothing is known, and that is why.
-        doubt = next(((rule, finding) for rule, finding, _ in asked), None)
-        return _in_doubt(baseline.device, doubt, unknown)
-    if doubt is not None:
-        return _in_doubt(baseline.device, doubt, unknown)
+    if doubt is not None or not _proven(history):
+        # Where nothing puts it in doubt, what is noted may be why nothing is known: a worker that is busy and silent.
+        noted = next(((rule, finding) for rule, finding, _ in asked), None)
+        return _in_doubt(baseline.device, doubt or noted, unknown)
     if asked:
         return _verdict(baseline.device, Class.OBSERVE, rule, finding, others, unknown)
     return Verdict(baseline.device, Health.HEALTHY, Class.OBSERVE, "", (), True, unknown=unknown)

@@ -104,8 +104,8 @@ class History:
     @cached_property
     def _names(self) -> dict[str, list[str]]:
         names: dict[str, list[str]] = {}
-        for name in self._named:
-            names.setdefault(name.partition(".")[0], []).append(name)
+        for name, readings in self._named.items():
+            names.setdefault(readings[0].kind, []).append(name)
         return names
 
     @cached_property

@@ -122,8 +122,3 @@ class Told:
         self._last = now
         names, self._since = self._since, set()
         return True if names and len(names) == len(self._said) else sorted(names)
-
-    def forget(self) -> None:
-        """Take in that the other side knows nothing."""
-        self._said.clear()
-        self._last = float("-inf")

@@ -60,6 +60,12 @@ NVML_REASONS = {
 }
 """Why a reading is unknown, by what an NVML call returned (nvml.h). Not among them: 15 and 16, which are verdicts."""
 
+
+def reason(code: int) -> str:
+    """Give the words of what an NVML call returned."""
+    return NVML_REASONS.get(code, f"NVML returned {code}")
+
+
 GPU_IS_LOST, RESET_REQUIRED = 15, 16
 """What NVML returns for a device that is lost, or wants a reset (nvml.h)."""
 

@@ -9,7 +9,7 @@ from enum import StrEnum
 from typing import Any, Self
 
 from dask_resilient.core.cuda_errors import Kind, TaskFault
-from dask_resilient.core.nvml import NVML_REASONS
+from dask_resilient.core.nvml import reason as nvml_reason
 
 Value = int | float | bool | str
 
@@ -103,6 +103,9 @@ COUNTERS = frozenset(
 )
 """Judged by how much they rise."""
 
+BUILT_IN = frozenset({"nvml", "kernel-log", "host", "canary", "tasks", "work"})
+"""The probes of ours; no other may have one of these names."""
+
 ONCE_TRUE = frozenset({Name.PRESENT, Name.NVLINK_STATE})
 """Judged by whether they ever were true."""
 
@@ -133,7 +136,7 @@ class Reading:
     @classmethod
     def from_nvml(cls, probe: str, device: str, name: str, time: float, code: int) -> Self:
         """Give a reading that NVML refused, by the code that it returned."""
-        return cls.unknown(probe, device, name, time, NVML_REASONS.get(code, f"NVML returned {code}"))
+        return cls.unknown(probe, device, name, time, nvml_reason(code))
 
     @property
     def kind(self) -> str:

@@ -12,7 +12,7 @@ from importlib.metadata import entry_points
 from time import time
 from typing import Any
 
-from dask_resilient.core.readings import Name, Reading
+from dask_resilient.core.readings import BUILT_IN, Name, Reading
 from dask_resilient.errors import SettingError
 from dask_resilient.probes.guest import GROUP, LENGTH, PROBE
 from dask_resilient.probes.process import FIRST_DELAY, ProbeProcess, Silence
@@ -37,9 +37,6 @@ what it does."""
 PATIENCE = 60.0
 """Seconds for its first answer: it may import a lot."""
 
-OURS = frozenset({"nvml", "kernel-log", "host", "canary", "tasks", "work"})
-"""Names of the built-in probes."""
-
 
 def pack(probes: Iterable[Any]) -> tuple[tuple[str, bytes], ...]:
     """Check probes and pickle them, each with its name.
@@ -58,8 +55,8 @@ def pack(probes: Iterable[Any]) -> tuple[tuple[str, bytes], ...]:
         name = getattr(probe, "name", None)
         if not isinstance(name, str) or not name or not callable(getattr(probe, "read", None)):
             raise SettingError(f"probes: {probe!r} is no probe: it needs a name (text) and a method read(device)")
-        if name in OURS or not name.isprintable() or len(name) > LENGTH:
-            why = f"{', '.join(sorted(OURS))} are built-in probes, and {LENGTH} printable characters are the most"
+        if name in BUILT_IN or not name.isprintable() or len(name) > LENGTH:
+            why = f"{', '.join(sorted(BUILT_IN))} are built-in probes, and {LENGTH} printable characters are the most"
             raise SettingError(f"probes: {name[:LENGTH]!r} cannot be a name: {why}; use another one")
         if name in (known for known, _ in packed):
             raise SettingError(f"probes: two are named {name!r}; give each a name of its own")
@@ -75,7 +72,7 @@ def pack(probes: Iterable[Any]) -> tuple[tuple[str, bytes], ...]:
 
 def load_entry_points() -> list[str]:
     """Give the names of the probes that installed packages bring."""
-    return sorted({point.name for point in entry_points(group=GROUP)} - OURS)
+    return sorted({point.name for point in entry_points(group=GROUP)} - BUILT_IN)
 
 
 class Guest:

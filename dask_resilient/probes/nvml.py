@@ -9,7 +9,8 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from typing import Any
 
-from dask_resilient.core.nvml import GPU_IS_LOST, NVML_REASONS, RESET_REQUIRED
+from dask_resilient.core.nvml import GPU_IS_LOST, RESET_REQUIRED
+from dask_resilient.core.nvml import reason as nvml_reason
 from dask_resilient.core.readings import Name
 from dask_resilient.probes.nvml_table import (
     BER_FIELD,
@@ -32,7 +33,7 @@ Doing = Callable[[str], AbstractContextManager[None]]
 """Says which call is under way, so that one that hangs can be named."""
 
 OLD = "pynvml is older than the question"
-TIMEOUT = 10
+NOT_SUPPORTED, TIMEOUT = 3, 10
 NOT_LISTED = frozenset({6, 28})
 """What a device that NVML does not list is answered with: not found."""
 GONE = frozenset({GPU_IS_LOST, RESET_REQUIRED})
@@ -141,7 +142,7 @@ class Nvml:
         """Give the words of what a call returned; a device that is gone is remembered."""
         if self._code not in GONE:
             self._code = code
-        return NVML_REASONS.get(code, f"NVML returned {code}")
+        return nvml_reason(code)
 
     def _present(self) -> Row:
         handle, reason = self._ask("handle by UUID", lambda nvml, _: by_uuid(nvml, self._uuid))
@@ -203,7 +204,7 @@ class Nvml:
         answer, self._no_xids = self._ask("registering for events", ask)
         self._events, known = answer or (None, XID_EVENT)
         if not known & XID_EVENT:
-            self._no_xids = NVML_REASONS[3]
+            self._no_xids = nvml_reason(NOT_SUPPORTED)
 
     def wait(self, seconds: float) -> tuple[list[Row], bool]:
         """Wait for events.

@@ -9,7 +9,7 @@ from typing import Any
 
 from dask_resilient.config import Settings
 from dask_resilient.scheduler.blame import Blame
-from dask_resilient.scheduler.members import Member, Members
+from dask_resilient.scheduler.members import Member
 from dask_resilient.scheduler.verdicts import Verdicts
 from dask_resilient.scheduler.work import Work
 
@@ -29,8 +29,6 @@ class Care:
     ----------
     scheduler
         The `distributed.Scheduler`.
-    members
-        The workers.
     settings
         As the client read them.
     rules
@@ -42,13 +40,12 @@ class Care:
     def __init__(
         self,
         scheduler: Any,
-        members: Members,
         settings: Settings,
         rules: Mapping[str, Any] | None,
         event: Callable[..., None],
     ) -> None:
         protocol = str(scheduler.address or "").partition("://")[0]
-        self.verdicts = Verdicts(members, settings, rules, protocol, event)
+        self.verdicts = Verdicts(settings, rules, protocol, event)
         self.blame = Blame(scheduler, self.verdicts, event)
         self._work = Work(scheduler, self.verdicts, settings.probe_hang)
         self._on = settings.probe_enabled

@@ -17,9 +17,9 @@ from dask_resilient.config import Settings
 from dask_resilient.core.health import Health, Verdict, judge
 from dask_resilient.core.kept import Kept
 from dask_resilient.core.limits import Limits
-from dask_resilient.core.readings import Baseline, Name, Reading
+from dask_resilient.core.readings import BUILT_IN, Baseline, Name, Reading
 from dask_resilient.core.tables import Tables
-from dask_resilient.scheduler.members import Member, Members
+from dask_resilient.scheduler.members import Member
 
 logger = logging.getLogger("dask_resilient")
 
@@ -28,9 +28,6 @@ QUIET = 30.0
 
 XIDS = 200
 """XIDs that are remembered of one device at most."""
-
-BUILT_IN = frozenset({"nvml", "kernel-log", "host", "canary", "tasks"})
-"""Probes of ours."""
 
 GUEST_NAMES = 100
 """Names of readings of third parties that are kept of one worker at most."""
@@ -62,8 +59,6 @@ class Verdicts:
 
     Parameters
     ----------
-    members
-        The workers.
     settings
         As the client read them.
     rules
@@ -76,13 +71,11 @@ class Verdicts:
 
     def __init__(
         self,
-        members: Members,
         settings: Settings,
         rules: Mapping[str, Any] | None,
         protocol: str,
         event: Callable[..., None],
     ) -> None:
-        self._members = members
         self._on = settings.probe_enabled
         self._limits = Limits(protocol=protocol, xids=Tables.of(rules).xids)
         self._event = event

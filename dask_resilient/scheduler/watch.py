@@ -77,7 +77,7 @@ class Watch:
         self.detour = Detour(scheduler, self, load)
         self.copies = Copies(self)
         self.reports = Reports(self)
-        self.care = Care(scheduler, self.members, settings, rules, self.event)
+        self.care = Care(scheduler, settings, rules, self.event)
         self.rows: Rows | None = None
         self.recovery_off = ""
         """Why recovery is left to Dask, empty if it is not."""

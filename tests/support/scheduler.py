@@ -50,7 +50,7 @@ class Stage:
         self.members = Members()
         self.scheduler = SimpleNamespace(workers={}, tasks={})
         self.settings = Settings(**settings)
-        self.verdicts = Verdicts(self.members, self.settings, rules, protocol, self._event)
+        self.verdicts = Verdicts(self.settings, rules, protocol, self._event)
         self.blame = Blame(self.scheduler, self.verdicts, self._event)
         self.work = Work(self.scheduler, self.verdicts, self.settings.probe_hang)
         for name, device in workers.items():
