@@ -142,12 +142,23 @@ class History:
         return max(0.0, last - first), end - start
 
     def slow_minutes(self, bits: int, device: str | None = None) -> int:
-        """Count the last ten minutes in which a device was slowed down at least half of the time."""
-        minutes: dict[int, list[bool]] = {}
-        for r in self._clocks.get(device or self.baseline.device, ()):
-            if (value := r.number) is not None:
-                minutes.setdefault(int(max(0.0, self.now - r.time) // MINUTE), []).append(bool(int(value) & bits))
-        return sum(2 * sum(slow) >= len(slow) for minute, slow in minutes.items() if minute < MINUTES)
+        """Count the last ten minutes in which a device was slowed down at least half of the time that is known.
+
+        A state lasts until the next reading, and at most as long as a reading tells of the present: what did not change
+        is read more seldom than what did.
+        """
+        known, slow = [0.0] * MINUTES, [0.0] * MINUTES
+        readings = self._clocks.get(device or self.baseline.device, [])
+        for r, until in zip(readings, [*(r.time for r in readings[1:]), self.now], strict=False):
+            if (value := r.number) is None:
+                continue
+            end = min(until, r.time + self.limits.fresh, self.now)
+            for minute in range(MINUTES):
+                last = self.now - minute * MINUTE
+                seconds = max(0.0, min(end, last) - max(r.time, last - MINUTE))
+                known[minute] += seconds
+                slow[minute] += seconds if int(value) & bits else 0.0
+        return sum(k > 0 and 2 * s >= k for k, s in zip(known, slow, strict=True))
 
 
 def class_in(reading: Reading) -> Class:

@@ -6,6 +6,7 @@ from collections import deque
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
+from dask_resilient.core.nvml import SLOW_REASONS, SW_THERMAL
 from dask_resilient.core.readings import COUNTERS, Name, Reading
 
 EVENTS = frozenset({Name.XID, Name.EVENT, Name.CUDA_ERROR})
@@ -20,8 +21,15 @@ SECONDS = 600.0
 NAMES = 1_000
 """Names that are kept of one worker at most: a device has some hundred, of which most are of its links."""
 
-LENGTH = 200
-"""Readings that are kept of one name at most; ten minutes at one reading in five seconds are 120."""
+LENGTH = 1_200
+"""Readings that are kept of one name at most: ten minutes at the shortest interval, of half a second."""
+
+SLOWLY = 15.0
+"""Seconds in which clocks that are slowed down as before are not noted again: well below what a reading tells of the
+present."""
+
+BACK = 1.0
+"""Seconds by which a reading may be older than the one before; more means that a clock was set back."""
 
 
 class Kept:
@@ -52,6 +60,9 @@ class Kept:
             if len(self._named) >= self._names:
                 del self._named[min(self._named, key=lambda name: self._named[name][-1].time)]
             readings = self._named[reading.name] = deque(maxlen=LENGTH)
+        # Else what was read before the clock was set back would be the last word until the clock is there again.
+        while readings and readings[-1].time > reading.time + BACK:
+            readings.pop()
         if reading.kind in EVENTS:
             readings.append(reading)
         elif reading.kind in SERIES:
@@ -62,8 +73,12 @@ class Kept:
 
     @staticmethod
     def _append(readings: deque[Reading], reading: Reading) -> None:
-        # Of a stretch in which nothing changed its two ends say all; the clocks' are counted by the minute.
-        if reading.kind in COUNTERS and len(readings) > 1 and readings[-2].value == readings[-1].value == reading.value:
+        if reading.kind == Name.CLOCKS_REASONS:
+            before = readings[-1] if readings else None
+            if before is not None and _slow(before) == _slow(reading) and reading.time - before.time < SLOWLY:
+                return
+        # Of a stretch in which a counter did not change its two ends say all.
+        elif len(readings) > 1 and readings[-2].value == readings[-1].value == reading.value:
             readings.pop()
         readings.append(reading)
         while reading.time - readings[0].time > SECONDS:
@@ -83,6 +98,12 @@ class Kept:
     def drop(self, name: str) -> None:
         """Forget what is kept of a name."""
         self._named.pop(name, None)
+
+
+def _slow(reading: Reading) -> int | None:
+    """Give what counts of the clocks' reasons; the others come and go with every task."""
+    number = reading.number
+    return None if number is None else int(number) & (SLOW_REASONS | SW_THERMAL)
 
 
 class Told:
@@ -109,11 +130,23 @@ class Told:
                 continue
             # The words of a state that is known say what led to it, and change with every line of a log.
             said = (reading.value, reading.text if reading.value is None else "")
-            if self._said.get(reading.name) != said:
-                self._said[reading.name] = said
+            before = self._said.pop(reading.name, None)
+            self._said[reading.name] = said  # at the end: what was read longest ago comes first
+            if before != said:
                 new.append(reading)
             self._since.add(reading.name)
+            if len(self._said) > NAMES:
+                self._forget(next(iter(self._said)))
         return new
+
+    def untold(self, readings: Iterable[Reading]) -> None:
+        """Take in that these news were not told after all."""
+        for reading in readings:
+            self._forget(reading.name)
+
+    def _forget(self, name: str) -> None:
+        self._said.pop(name, None)
+        self._since.discard(name)
 
     def still(self, now: float) -> list[str] | bool:
         """Give the names of states that were read lately, so are as told: True for all, False while it is too early."""

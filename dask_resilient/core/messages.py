@@ -38,7 +38,7 @@ def _said(error: BaseException) -> str:
     """Give the text of one exception; those of users may fail even at that."""
     try:
         return str(error)
-    except Exception:
+    except BaseException:  # also what would end the process, of which this is no business of
         return ""
 
 

@@ -20,13 +20,15 @@ from dask_resilient.probes.process import FIRST_DELAY, ProbeProcess, Silence
 logger = logging.getLogger("dask_resilient")
 
 START = """
-import json, sys
+import ctypes, json, signal, sys
+ctypes.CDLL(None).prctl(1, signal.SIGKILL)
 order = json.loads(sys.stdin.buffer.readline())
 sys.path[:] = order["path"]
 from dask_resilient.probes.guest import main
 main(order)
 """
-"""What the process of a probe does: it finds modules where the worker does, and nowhere else."""
+"""What the process of a probe does: it ends with the thread that started it (PR_SET_PDEATHSIG, prctl.h), also where the
+probe holds Python's lock; it finds modules where the worker does, and nowhere else."""
 
 COMMAND = (sys.executable, "-P", "-c", START)
 

@@ -11,6 +11,7 @@ import json
 import logging
 import os
 import select
+import signal
 import subprocess
 import threading
 from collections.abc import Callable, Sequence
@@ -86,6 +87,7 @@ class ProbeProcess:
         self._silence, self._patience, self._first_delay = silence, patience, first_delay
         self._stop = threading.Event()
         self._process: subprocess.Popen[bytes] | None = None
+        self._lock = threading.Lock()
         self._answered = monotonic()
         self._told = False
         self._timeouts = 0
@@ -108,9 +110,9 @@ class ProbeProcess:
     def stop(self) -> None:
         """End both; does not wait for them."""
         self._stop.set()
-        process = self._process
-        if process is not None:
-            process.kill()
+        with self._lock:
+            if self._process is not None:
+                _kill(self._process)
 
     def tell(self, line: bytes) -> None:
         """Tell the process something, if it runs; one that starts later is told by the greeting."""
@@ -146,7 +148,7 @@ class ProbeProcess:
     def _serve(self) -> str:
         """Listen to one process until it ends, or falls silent; give the reason."""
         process = self._process = subprocess.Popen(  # noqa: S603 - a command of our own
-            self._command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
+            self._command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, process_group=0
         )
         assert process.stdout is not None
         assert process.stdin is not None
@@ -155,7 +157,9 @@ class ProbeProcess:
                 self.tell(line)
             return self._listen(process.stdout.fileno())
         finally:
-            process.kill()
+            with self._lock:  # once it was waited for, its number may be another's
+                self._process = None
+            _kill(process)
             with contextlib.suppress(OSError):
                 process.stdin.close()
             process.stdout.close()
@@ -214,3 +218,9 @@ class ProbeProcess:
         if now - self._answered >= self._silence and now - self._glanced >= GLANCE * 0.9:
             self._glanced, self._told = now, True
             self._silent(Silence(now - self._answered, self._timeouts, self._starved, self._call))
+
+
+def _kill(process: subprocess.Popen[bytes]) -> None:
+    """End a process with all that it has started: they are one group."""
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(process.pid, signal.SIGKILL)

@@ -7,7 +7,7 @@ which survives the process.
 from __future__ import annotations
 
 import logging
-from collections import deque
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from time import time
@@ -32,6 +32,9 @@ XIDS = 200
 GUEST_NAMES = 100
 """Names of readings of third parties that are kept of one worker at most."""
 
+PREFIXES = 50
+"""Prefixes of which is remembered how long their tasks take on one worker: as many as it remembers itself."""
+
 FUTURE = 1.0
 """Seconds that a reading may come from the future: clocks are compared by when messages were sent."""
 
@@ -52,6 +55,14 @@ class Record:
     pace: dict[str, list[float]] = field(default_factory=dict)
     """Seconds of the last tasks by prefix."""
     judged: float = 0.0
+
+    def keep_pace(self, seconds: Mapping[str, list[float]]) -> None:
+        """Take in how long the last tasks of some prefixes took."""
+        for prefix in seconds:
+            self.pace.pop(prefix, None)
+        self.pace |= seconds
+        while len(self.pace) > PREFIXES:
+            del self.pace[next(iter(self.pace))]
 
 
 class Verdicts:
@@ -80,7 +91,7 @@ class Verdicts:
         self._limits = Limits(protocol=protocol, xids=Tables.of(rules).xids)
         self._event = event
         self._baselines: dict[str, Baseline] = {}
-        self._xids: dict[str, deque[tuple[str, Reading]]] = {}
+        self._xids: dict[str, list[tuple[str, Reading]]] = {}
         """By device, with the worker that told it; they outlive the worker."""
         self.records: dict[str, Record] = {}
 
@@ -113,7 +124,7 @@ class Verdicts:
         readings = [replace(r, device=device, time=min(r.time + shift, now + FUTURE)) for r in readings]
         for reading in readings:
             if reading.kind == Name.XID and reading.value is not None:
-                self._xids.setdefault(device, deque(maxlen=XIDS)).append((worker, reading))
+                self._remember(device, worker, reading)
             else:
                 (record.told if reading.probe in BUILT_IN else record.guests).add(reading)
         still = msg["still"]
@@ -121,11 +132,19 @@ class Verdicts:
             for kept in (record.told, record.guests):
                 kept.still(None if still is True else still, now)
         self._baselines[device] = self._baseline(device).advance(readings)
-        record.pace.update(msg["pace"] or {})
+        record.keep_pace(msg["pace"] or {})
         self.judge(record, now)
         if any(reading.kind == Name.XID for reading in readings):
             for other in self._others(record, same_device=True):
                 self.judge(other, now)
+
+    def _remember(self, device: str, worker: str, xid: Reading) -> None:
+        """Keep an XID; of too many goes the oldest of the most frequent number, so that a flood hides no other."""
+        kept = self._xids.setdefault(device, [])
+        kept.append((worker, xid))
+        if len(kept) > XIDS:
+            ((often, _),) = Counter(reading.value for _, reading in kept).most_common(1)
+            del kept[next(i for i, (_, reading) in enumerate(kept) if reading.value == often)]
 
     def see(self, record: Record, reading: Reading) -> None:
         """Take in what the scheduler itself found; the caller has it judged."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import pickle
+import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -16,6 +17,12 @@ logger = logging.getLogger("dask_resilient")
 
 MOST = 1 << 20
 """Bytes of a pickled exception that are looked into: Dask itself keeps less (distributed.admin.max-error-length)."""
+
+
+_ELSEWHERE = re.compile(
+    r'^ *File "[^"\n]*\bdistributed[/\\]client\.py", line \d+, in _?(?:result|gather)$', re.MULTILINE
+)
+"""Where a task waits for another one: what that raised happened on its own worker, which tells of it."""
 
 
 class Faults:
@@ -51,6 +58,8 @@ class Faults:
 
     def _fault(self, task: Any) -> TaskFault | None:
         said = [task.exception_text or "", task.traceback_text or ""]
+        if _ELSEWHERE.search(said[1]):
+            return None
         return classify([*_inner(task.exception), *said], self._table)
 
 

@@ -143,6 +143,7 @@ class Monitor:
             news = self._told.news(mine)
             first = bool(news) and not self._new
             self._new += news
+            self._told.untold(self._new[:-MOST])
             del self._new[:-MOST]
         if first:
             self._on_loop(lambda: self._worker.loop.call_later(GATHER, self._flush))

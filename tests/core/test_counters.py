@@ -122,9 +122,9 @@ def test_hot_memory_degrades(hot: float, most: float, cls: str) -> None:
 
 
 def slowed(minutes: int, bits: int, device: str = GPU) -> list[Reading]:
-    """Give a reading a minute for ten minutes, the last ones slowed down."""
+    """Give a reading a minute, at its beginning, for ten minutes, the last ones slowed down."""
     return [
-        Reading("nvml", device, Name.CLOCKS_REASONS, bits if m < minutes else 0x4, NOW - 60 * m - 1) for m in range(10)
+        Reading("nvml", device, Name.CLOCKS_REASONS, bits if m < minutes else 0x4, NOW - 60 * m - 59) for m in range(10)
     ]
 
 
@@ -259,3 +259,24 @@ def test_a_state_that_was_once_true_stays_in_the_baseline() -> None:
     base = Baseline(GPU).advance([reading("nvlink-state.1", value=False, age=9), reading("nvlink-state.2", value=True)])
     base = base.advance([reading("nvlink-state.2", value=False)])
     assert base.values == {"nvlink-state.1": 0.0, "nvlink-state.2": 1.0}
+
+
+def test_a_state_lasts_until_the_next_reading() -> None:
+    """What changes is read more often than what does not: a third of the time is a third, in however many readings."""
+    rarely, mostly = [], []
+    for minute in range(10):
+        begin = NOW - 60 * (minute + 1)
+        rarely += [clocks(0x4, begin), clocks(0x4, begin + 20)]
+        rarely += [clocks(0x40 | (i % 2) << 2, begin + 40 + 5 * i) for i in range(4)]
+        mostly += [clocks(0x40, begin), *(clocks(0x4 << i % 2, begin + 40 + 5 * i) for i in range(4))]
+    assert verdict(WELL, *rarely).health is Health.HEALTHY
+    check(verdict(WELL, *mostly), Class.DRAIN, "slow-down")
+
+
+def test_nothing_follows_for_a_time_in_which_nothing_was_read() -> None:
+    """A reading tells of a minute at most."""
+    assert verdict(WELL, clocks(0x40, NOW - 600)).health is Health.HEALTHY
+
+
+def clocks(bits: int, time: float) -> Reading:
+    return Reading("nvml", GPU, Name.CLOCKS_REASONS, bits, time)

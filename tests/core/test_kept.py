@@ -42,13 +42,33 @@ def test_of_a_counter_that_stands_still_both_ends_are_kept() -> None:
     assert values(store, Name.PCIE_REPLAYS) == [(0, 7), (3, 7), (4, 8), (6, 8), (7, 9)]
 
 
-def test_of_the_clocks_every_one_of_ten_minutes_is_kept() -> None:
-    """They are counted by the minute."""
+def test_of_the_clocks_ten_minutes_are_kept() -> None:
+    """They are counted by the minute; as long as nothing changes, one in fifteen seconds is enough."""
     store = Kept()
     for time in range(0, 1300, 10):
         store.add(reading(Name.CLOCKS_REASONS, 0, time))
     times = [r.time for r in store.of(Name.CLOCKS_REASONS)]
-    assert times == list(range(1290 - 600, 1300, 10))
+    assert times == list(range(1280 - 600, 1300, 20))
+
+
+def test_of_the_clocks_every_change_that_counts_is_kept() -> None:
+    """For ten minutes, at the shortest interval; reasons that are no slow-down come and go with every task."""
+    store = Kept()
+    for i in range(1200):
+        store.add(reading(Name.CLOCKS_REASONS, 0x40 * (i % 2), i / 2))
+    assert len(store.of(Name.CLOCKS_REASONS)) == 1200
+    store = Kept()
+    for i in range(1200):
+        store.add(reading(Name.CLOCKS_REASONS, 0x4 * (i % 2), i / 2))
+    assert len(store.of(Name.CLOCKS_REASONS)) == 40
+
+
+def test_a_clock_that_was_set_back_hides_nothing() -> None:
+    """What was read before that is not the last word."""
+    store = Kept()
+    for time, value in ((3590.0, 0), (3595.0, 0), (0.0, 3), (5.0, 4)):
+        store.add(reading(Name.ECC_UNCORRECTED, value, time))
+    assert values(store, Name.ECC_UNCORRECTED) == [(0, 3), (5, 4)]
 
 
 def test_what_is_still_so_is_as_new() -> None:
@@ -115,3 +135,21 @@ def test_what_was_read_again_is_told_of_once_in_a_while() -> None:
     told.news([reading("a", 1)])
     assert told.still(20) == ["a"]
     assert told.still(40) == []
+
+
+def test_what_was_not_told_after_all_is_told_again() -> None:
+    """Else a fault that was cut off would be lost for good."""
+    told = Told(every=20)
+    fault = [reading(Name.ECC_UNCORRECTED, 1)]
+    told.untold(told.news(fault))
+    assert told.still(0) == []
+    assert told.news(fault) == fault
+
+
+def test_names_without_end_fill_nothing() -> None:
+    """Those that were read longest ago are forgotten; what is read again and again is told once."""
+    told = Told(every=20)
+    for i in range(3 * kept.NAMES):
+        told.news([reading("always", 1), reading(f"thing.{i}", None, text="no")])
+    assert len(told._said) == kept.NAMES
+    assert told.news([reading("always", 1)]) == []

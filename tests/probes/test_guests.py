@@ -99,11 +99,20 @@ def run():
         started[-1].start()
         return told
 
+    run.started = started
     yield run
     for guest in started:
         guest.stop()
     wait_until(lambda: not [t for t in threading.enumerate() if t.name.startswith("dask-resilient-probe-")])
     wait_until(lambda: not {p.pid for p in psutil.Process().children()} - before)
+
+
+def running(pid):
+    """Say whether a process runs; one that nobody has waited for yet does not."""
+    try:
+        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
 
 
 @pytest.mark.parametrize("probe", [Fans, Fans()], ids=["a class", "an object"])
@@ -141,6 +150,56 @@ def test_whatever_it_does_is_unknown_with_the_reason(probe, words, run, caplog):
     wait_until(lambda: len(told) > 1)
     warnings = [r for r in caplog.records if r.levelname == "WARNING" and f"probe {reading.probe!r}" in r.getMessage()]
     assert len(warnings) == 1
+
+
+class Starts(Fans):
+    name = "starts"
+
+    def read(self, device):
+        started = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
+        return [("stated", "observe", str(started.pid))]
+
+
+def test_what_it_starts_ends_with_it(run):
+    """However it ends: it is told to, or killed."""
+    told = run(Starts)
+    (guest,) = run.started
+    wait_until(lambda: len(told) >= 2)
+    guest._process._process.kill()
+    wait_until(lambda: len({r.text for r in told if r.value == "observe"}) >= 4)
+    guest.stop()
+    started = [int(r.text) for r in told if r.value == "observe"]
+    wait_until(lambda: not any(running(pid) for pid in started))
+
+
+HOLDS = """
+import ctypes, sys, time
+sys.path[:] = {path!r}
+from dask_resilient.probes.guests import Guest, pack
+class Holds:
+    name = "holds"
+    def read(self, device):
+        open({flag!r}, "w").close()
+        ctypes.PyDLL(None).sleep(600)
+guest = Guest(*pack([Holds()])[0], lambda: "GPU-0", print)
+guest.start()
+while guest._process._process is None:
+    time.sleep(0.01)
+print(guest._process._process.pid, flush=True)
+time.sleep(600)
+"""
+
+
+def test_one_that_holds_the_lock_ends_with_a_worker_that_is_killed(tmp_path):
+    """It cannot see that the pipe is closed."""
+    flag = tmp_path / "reading"
+    code = HOLDS.format(path=sys.path, flag=str(flag))
+    worker = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
+    pid = int(worker.stdout.readline())
+    wait_until(flag.exists)
+    worker.kill()
+    worker.communicate()
+    wait_until(lambda: not running(pid))
 
 
 def test_what_it_prints_goes_nowhere(run):

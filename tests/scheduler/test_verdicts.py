@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import logging
 
+import pytest
+
 from dask_resilient.core.readings import Name
+from dask_resilient.scheduler import verdicts
 from tests.support.scheduler import WELL, Stage
 
 
@@ -149,6 +152,17 @@ def test_an_xid_of_the_device_concerns_all_its_workers_at_once(stage):
     x.say("a", readings={**WELL, Name.XID: 79})
     assert x.health("a") == x.health("c") == ("unhealthy", "xid.79")
     assert x.health("b")[0] == "unknown"
+
+
+@pytest.mark.parametrize(("fatal", "flood"), [(95, 31), (79, 63)])
+def test_a_flood_of_one_xid_hides_no_other(stage, fatal, flood):
+    """Whoever it names."""
+    x = stage()
+    x.say("a", readings={**WELL, Name.XID: fatal})
+    for _ in range(verdicts.XIDS + 50):
+        x.say("a", readings={Name.XID: flood}, own=False)
+    assert x.health("a") == ("unhealthy", f"xid.{fatal}")
+    assert len(x.verdicts._xids["GPU-0"]) == verdicts.XIDS
 
 
 def test_heat_that_all_devices_of_the_host_have_is_no_single_one_s(stage):

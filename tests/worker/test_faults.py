@@ -11,6 +11,7 @@ from distributed.protocol import to_serialize
 
 from dask_resilient.core.cuda_errors import TABLE, TaskFault
 from dask_resilient.core.faults import Class
+from dask_resilient.core.messages import texts
 from dask_resilient.worker import faults
 from dask_resilient.worker.faults import Faults
 from tests.support.cluster import Cluster, cluster_test
@@ -83,6 +84,33 @@ def test_a_cause_is_looked_into():
 def test_other_errors_are_not_told(error, changes):
     """And whatever they are made of raises nothing."""
     assert told(error, **changes) == []
+
+
+def test_what_another_task_met_is_not_this_one_s():
+    """A task that waits for it raises the same; the one that met it has told of it on its own worker."""
+    file = '  File "/x/site-packages/distributed/client.py", line {}, in {}\n    return self\n'
+    for where in ("result", "_result", "gather", "_gather"):
+        text = '  File "job.py", line 3, in outer\n    f.result()\n' + file.format(407, where)
+        assert told(RuntimeError(ILLEGAL), traceback_text=text) == []
+    mine = '  File "job.py", line 3, in result\n    kernel()\n'
+    assert told(RuntimeError(ILLEGAL), traceback_text=mine)
+
+
+class Odd(RuntimeError):
+    def __init__(self, *args):
+        super().__init__(*args)
+        self.__notes__ = [self, 1, "a note"]
+
+
+class Ends(ValueError):
+    def __str__(self):
+        raise SystemExit
+
+
+def test_odd_exceptions_hide_nothing():
+    """Notes that are no texts; a text that ends the process."""
+    assert told(Odd(ILLEGAL))[0]["fault"]["code"] == 700
+    assert texts(Ends()) == ["Ends: "]
 
 
 def test_a_task_that_is_gone_is_not_told():

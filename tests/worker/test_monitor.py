@@ -64,6 +64,12 @@ async def test_readings_do_not_pile_up_while_the_loop_stands(x: Cluster) -> None
         it._hear([Reading("canary", "", Name.EVENT, i, 0.0)])
     assert len(it._new) <= monitor.MOST
     assert it._new[-1].value == 3 * monitor.MOST - 1
+    cut = Reading("canary", "", Name.CANARY, "wrong", 0.0)
+    it._hear([cut])
+    it._hear([Reading("canary", "", Name.EVENT, i, 0.0) for i in range(monitor.MOST)])
+    assert cut not in it._new
+    it._hear([cut])
+    assert cut in it._new, "what was cut is told with the next reading"
 
 
 @pytest.fixture
