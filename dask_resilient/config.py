@@ -14,6 +14,9 @@ from typing import Any
 from dask_resilient.core.tables import Tables
 from dask_resilient.errors import SettingError
 
+MOST = 1e12
+"""Numbers of settings are smaller than this; no time and no share needs more."""
+
 DEFAULTS = Path(__file__).with_name("resilience.yaml")
 
 
@@ -111,7 +114,7 @@ def _check(name: str, key: str, value: Any) -> Any:
         return make(value)
     example = "30 or '30s'" if name in _TIMES else "0.1"
     number = _seconds(key, value) if name in _TIMES and isinstance(value, str) else value
-    if isinstance(number, bool) or not isinstance(number, (int, float)) or not number >= 0:
+    if isinstance(number, bool) or not isinstance(number, (int, float)) or not 0 <= number < MOST:
         raise SettingError(f"{key} = {value!r} must be a number such as {example}, and not negative")
     if name in _SHARES and number > 1:
         raise SettingError(f"{key} = {value!r} must be a share between 0 and 1")
@@ -123,7 +126,7 @@ def _check(name: str, key: str, value: Any) -> Any:
 
 
 def _is_multiple(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and value >= 2  # noqa: PLR2004 - below it is luck
+    return isinstance(value, int | float) and not isinstance(value, bool) and 2 <= value < MOST  # noqa: PLR2004 - below it is luck
 
 
 def _as_it_is(value: Any) -> Any:
@@ -149,7 +152,7 @@ _OTHERS: dict[str, tuple[str, Callable[[Any], bool], Callable[[Any], Any]]] = {
         lambda value: value is None or _is_multiple(value),
         _as_it_is,
     ),
-    "probe_kernel_log": ("a path", lambda value: isinstance(value, str) and bool(value), str),
+    "probe_kernel_log": ("a path", lambda value: isinstance(value, str) and bool(value) and "\0" not in value, str),
     "probe_rules": ("a path to a YAML file, or null", lambda value: value is None or isinstance(value, str), _as_it_is),
     "recover_enabled": _FLAG,
     "recover_untested_dask": _FLAG,
@@ -164,7 +167,7 @@ def _seconds(key: str, value: str) -> float:
 
     try:
         return float(parse_timedelta(value, default="s"))
-    except (ValueError, KeyError):
+    except (ValueError, LookupError, OverflowError):
         raise SettingError(f"{key} = {value!r} must be a time such as '30s' or a number of seconds") from None
 
 
@@ -186,7 +189,7 @@ def read_rules(path: str | None) -> dict[str, Any] | None:
         return None
     try:
         said = yaml.safe_load(Path(path).read_text())
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as e:
+    except (OSError, ValueError, RecursionError, yaml.YAMLError) as e:
         raise SettingError(f"resilience.probe.rules = {path!r} cannot be read: {' '.join(str(e).split())}") from None
     if not isinstance(said, Mapping):
         raise SettingError(

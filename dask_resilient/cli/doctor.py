@@ -18,7 +18,8 @@ from dask_resilient.core.readings import Name, Reading
 from dask_resilient.internals.versions import out_of_range
 from dask_resilient.probes import device as probes
 from dask_resilient.probes.canary import Canary
-from dask_resilient.probes.guests import load_entry_points
+from dask_resilient.probes.guest import GROUP, PROBE
+from dask_resilient.probes.guests import Guest, load_entry_points
 
 WORKS, UNKNOWN, MISSING, FAILS = "works", "unknown", "missing", "FAILS"
 
@@ -27,6 +28,9 @@ SWEEP_SECONDS = 30.0
 
 CANARY_SECONDS = 40.0
 """Longest that the canary is waited for; it gives up itself before."""
+
+GUEST_SECONDS = 20.0
+"""Longest that the first readings of a third party's probe are waited for."""
 
 PACKAGES = {
     "dask-resilient": "",
@@ -182,8 +186,25 @@ def _canary(gpu: bool) -> Iterator[Line]:
 
 
 def _guests() -> Iterator[Line]:
+    """Start each probe that an installed package brings, and take what it gives first."""
     for name in load_entry_points():
-        yield Line("probes", name, WORKS, "an entry point of dask_resilient.probes; it is started on every worker")
+        found: list[Reading] = []
+        done = Event()
+
+        def hear(readings: list[Reading], found: list[Reading] = found, done: Event = done) -> None:
+            found.extend(readings)
+            done.set()
+
+        guest = Guest(name, None, lambda: "here", hear)
+        guest.start()
+        done.wait(GUEST_SECONDS)
+        guest.stop()
+        bad = next((reading.text for reading in found if reading.name == f"{PROBE}.{name}" and not reading.value), "")
+        if bad or not done.is_set():
+            why = bad or f"it gave nothing within {GUEST_SECONDS:g} s"
+            yield Line("probes", name, UNKNOWN, why, "see the package that brings it: its readings are unknown")
+        else:
+            yield Line("probes", name, WORKS, f"{len(found)} readings; an entry point of {GROUP}")
 
 
 # -- the store ---------------------------------------------------------------------------------------------------------

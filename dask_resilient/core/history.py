@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
+from operator import attrgetter
 
 from dask_resilient.core import xid
 from dask_resilient.core.faults import Class
@@ -59,7 +60,7 @@ class History:
         self._named: dict[str, list[Reading]] = {}
         self.others: set[str] = set()
         """The other devices of the host."""
-        for reading in sorted(readings, key=lambda reading: reading.time):
+        for reading in sorted(readings, key=attrgetter("time")):
             if reading.name == Name.CLOCKS_REASONS:
                 self._clocks.setdefault(reading.device, []).append(reading)
             if reading.device == baseline.device:
@@ -128,11 +129,15 @@ class History:
         return found
 
     def rise(self, name: str, seconds: float) -> tuple[float, float]:
-        """Give by how much a counter rose lately, and in how many seconds; (0, 0) where that is not known.
+        """Give by how much a counter rose lately, and in how many seconds; (0, 0) if it did not, or that is not known.
 
         Where readings are further apart than `seconds`, it is what the last two say.
         """
-        numbers = [(r.time, r.number) for r in self._named.get(name, ()) if r.number is not None]
+        readings = self._named.get(name, ())
+        # Nearly always, and there are dozens of such counters.
+        if readings and all(r.value == readings[0].value for r in readings):
+            return 0.0, 0.0
+        numbers = [(r.time, r.number) for r in readings if r.number is not None]
         if len(numbers) < 2:  # noqa: PLR2004 - a difference has two sides
             return 0.0, 0.0
         end, last = numbers[-1]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable, Iterator
-from dataclasses import replace
 
 from dask_resilient.core.nvml import SLOW_REASONS, SW_THERMAL
 from dask_resilient.core.readings import COUNTERS, Name, Reading
@@ -89,7 +88,7 @@ class Kept:
         for name in list(self._named) if names is None else names:
             readings = self._named.get(name)
             if readings and readings[-1].kind not in EVENTS:
-                self.add(replace(readings[-1], time=now))
+                self.add(readings[-1].at(readings[-1].device, now))
 
     def of(self, name: str) -> tuple[Reading, ...]:
         """Give what is kept of a name, the oldest first."""

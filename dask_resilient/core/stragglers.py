@@ -5,6 +5,7 @@ None of them is a fault by itself: a task may be long, a host busy, a task may h
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
@@ -70,15 +71,20 @@ def slow_downs(
     Those devices that can be compared with at least one other on at least one prefix.
     """
     typical = {device: _medians(prefixes) for device, prefixes in seconds.items()}
+    kinds = {device: None if models is None else models.get(device) for device in typical}
+    alike: dict[tuple[str | None, str], list[float]] = {}
+    for device, own in typical.items():
+        for prefix, value in own.items():
+            alike.setdefault((kinds[device], prefix), []).append(value)
+    for values in alike.values():
+        values.sort()
     found = {}
     for device, own in typical.items():
-        kind = None if models is None else models.get(device)
-        others = [t for d, t in typical.items() if d != device and (models is None or models.get(d) == kind)]
         ratios = {}
         for prefix, value in own.items():
-            peers = [other[prefix] for other in others if prefix in other]
-            if peers and median(peers) >= LEAST_SECONDS:
-                ratios[prefix] = value / median(peers)
+            others = _median_of_others(alike[kinds[device], prefix], value)
+            if others is not None and others >= LEAST_SECONDS:
+                ratios[prefix] = value / others
         if ratios:
             tasks = {prefix: len(seconds[device][prefix]) for prefix in ratios}
             ratio = _weighted_median([(ratios[prefix], tasks[prefix]) for prefix in ratios])
@@ -88,6 +94,16 @@ def slow_downs(
 
 def _medians(prefixes: Mapping[str, Sequence[float]]) -> dict[str, float]:
     return {prefix: median(s) for prefix, s in prefixes.items() if len(s) >= LEAST_TASKS}
+
+
+def _median_of_others(values: list[float], own: float) -> float | None:
+    """Give the median of sorted values but for one of them, without making that list: there are many devices."""
+    rest = len(values) - 1
+    if not rest:
+        return None
+    left_out = bisect_left(values, own)
+    low, high = ((i + (i >= left_out)) for i in ((rest - 1) // 2, rest // 2))
+    return (values[low] + values[high]) / 2
 
 
 def _weighted_median(weighted: list[tuple[float, int]]) -> float:

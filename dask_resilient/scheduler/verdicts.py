@@ -17,6 +17,7 @@ from dask_resilient.config import Settings
 from dask_resilient.core.health import Health, Verdict, judge
 from dask_resilient.core.kept import Kept
 from dask_resilient.core.limits import Limits
+from dask_resilient.core.nvml import SLOW_REASONS
 from dask_resilient.core.readings import BUILT_IN, Baseline, Name, Reading
 from dask_resilient.core.tables import Tables
 from dask_resilient.scheduler.members import Member
@@ -121,7 +122,7 @@ class Verdicts:
         # By the time from measuring to sending, since clocks of hosts differ.
         shift = now - float(msg["sent"])
         readings = [Reading.from_dict(row) for row in msg["new"]]
-        readings = [replace(r, device=device, time=min(r.time + shift, now + FUTURE)) for r in readings]
+        readings = [r.at(device, min(r.time + shift, now + FUTURE)) for r in readings]
         for reading in readings:
             if reading.kind == Name.XID and reading.value is not None:
                 self._remember(device, worker, reading)
@@ -175,14 +176,15 @@ class Verdicts:
         device = record.member.device
         for reading in (*record.told, *record.guests):
             # The device of a worker may have become known only after the first readings.
-            yield replace(reading, device=device) if reading.device != device else reading
+            yield reading.at(device, reading.time) if reading.device != device else reading
         yield from record.seen
         for worker, reading in self._xids.get(device, ()):
             mine = worker == record.member.worker
             yield reading if mine or not reading.own else replace(reading, own=False)
         # Those of other devices of the host: of heat that all of them have, no single one is to blame.
-        for other in self._others(record, same_device=False):
-            yield from other.told.of(Name.CLOCKS_REASONS)
+        if any(isinstance(r.value, int) and r.value & SLOW_REASONS for r in record.told.of(Name.CLOCKS_REASONS)):
+            for other in self._others(record, same_device=False):
+                yield from other.told.of(Name.CLOCKS_REASONS)
 
     def _others(self, record: Record, *, same_device: bool) -> Iterator[Record]:
         mine = record.member

@@ -49,6 +49,8 @@ class Work:
         self._multiple = multiple
         self._beats: dict[str, _Beats] = {}
         self._compared = 0.0
+        self._medians: dict[str, float | None] = {}
+        """By prefix, in one tick."""
 
     def removed(self, address: str) -> None:
         """Forget a worker."""
@@ -56,6 +58,7 @@ class Work:
 
     def tick(self, now: float) -> None:
         """Look at all workers."""
+        self._medians.clear()
         for address, record in self._verdicts.records.items():
             ws = self._scheduler.workers.get(address)
             if ws is not None:
@@ -106,8 +109,10 @@ class Work:
 
     def _usual(self, prefix: str) -> float | None:
         """Give the median of all tasks of a prefix that were told of lately."""
-        seconds = [s for record in self._verdicts.records.values() for s in record.pace.get(prefix, ())]
-        return median(seconds) if seconds else None
+        if prefix not in self._medians:
+            seconds = [s for record in self._verdicts.records.values() for s in record.pace.get(prefix, ())]
+            self._medians[prefix] = median(seconds) if seconds else None
+        return self._medians[prefix]
 
     def _compare(self, now: float) -> None:
         records = self._verdicts.records.values()

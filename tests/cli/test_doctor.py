@@ -117,12 +117,25 @@ def test_an_unknown_dask_fails_with_what_that_means(quick, monkeypatch):
     assert "recovery is left to Dask" in lines["recovery", "this Dask"]["advice"]
 
 
-def test_probes_of_third_parties_are_listed(quick, monkeypatch):
-    """By their entry points."""
-    monkeypatch.setattr(DOCTOR, "load_entry_points", lambda: ["fans"])
-    lines, _ = run()
-    assert lines["probes", "fans"]["state"] == "works"
-    assert guests.GROUP in lines["probes", "fans"]["detail"]
+def test_probes_of_third_parties_are_tried(quick, monkeypatch, tmp_path):
+    """By their entry points: what they give first, or why nothing."""
+    (tmp_path / "fans_package.py").write_text(
+        "class Fans:\n    name = 'fans'\n    def read(self, device):\n        return [('speed', 1), ('other', 2)]\n"
+    )
+    info = tmp_path / "fans-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: fans\nVersion: 1.0\n")
+    points = "[dask_resilient.probes]\nfans = fans_package:Fans\nbroken = fans_package:Nothing\n"
+    (info / "entry_points.txt").write_text(points)
+    monkeypatch.syspath_prepend(tmp_path)
+    lines, code = run()
+    assert code == 0
+    assert (lines["probes", "fans"]["state"], lines["probes", "fans"]["detail"]) == (
+        "works",
+        f"2 readings; an entry point of {guests.GROUP}",
+    )
+    assert lines["probes", "broken"]["state"] == "unknown"
+    assert "cannot be loaded" in lines["probes", "broken"]["detail"]
 
 
 def test_people_get_a_table(quick):
