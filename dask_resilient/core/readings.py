@@ -10,9 +10,13 @@ from functools import lru_cache
 from typing import Any, Self
 
 from dask_resilient.core.cuda_errors import Kind, TaskFault
+from dask_resilient.core.messages import sendable
 from dask_resilient.core.nvml import reason as nvml_reason
 
 Value = int | float | bool | str
+
+TEXT = 1_000
+"""Characters of a text that are told."""
 
 
 class Name(StrEnum):
@@ -161,8 +165,9 @@ class Reading:
         return Reading(self.probe, device, self.name, self.value, time, self.text, self.own)
 
     def to_dict(self) -> dict[str, Any]:
-        """Give plain types for the wire."""
-        return asdict(self)
+        """Give plain types for the wire, texts in a form that can be sent."""
+        fields = asdict(self)
+        return {name: sendable(value, TEXT) if isinstance(value, str) else value for name, value in fields.items()}
 
     @classmethod
     def from_dict(cls, fields: Mapping[str, Any]) -> Self:

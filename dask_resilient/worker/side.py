@@ -18,6 +18,7 @@ from uuid import uuid4
 from dask_resilient import partitions
 from dask_resilient.config import Settings
 from dask_resilient.core.manifest import Place, digest
+from dask_resilient.core.messages import sendable
 from dask_resilient.core.outcome import Declined
 from dask_resilient.errors import StoreError
 from dask_resilient.internals.unlink import Unlink
@@ -33,6 +34,9 @@ logger = logging.getLogger("dask_resilient")
 OP = "resilience"
 OPEN_SECONDS = 2.0
 """Longest that the first task of a worker waits for the store to be opened."""
+
+REASON = 2_000
+"""Characters of a reason that are told."""
 
 CHECK_MS = 500
 """Milliseconds between looks at memory and at a write that hangs."""
@@ -156,14 +160,21 @@ class Side:
 
     def send(self, msg: Mapping[str, Any]) -> None:
         """Send a message to the scheduler, from any thread, in order with the task messages of this worker."""
-        full = {"op": OP, "run": self.run, **msg}
+        full = self._full(msg)
         # A loop that is closed already means that the worker is leaving: nobody needs the message.
         if not self.worker.loop.asyncio_loop.is_closed():
             self.worker.loop.add_callback(self.worker.batched_send, full)
 
     def send_now(self, msg: Mapping[str, Any]) -> None:
         """Send a message to the scheduler from the event loop: before what Dask sends of the same transition."""
-        self.worker.batched_send({"op": OP, "run": self.run, **msg})
+        self.worker.batched_send(self._full(msg))
+
+    def _full(self, msg: Mapping[str, Any]) -> dict[str, Any]:
+        full = {"op": OP, "run": self.run, **msg}
+        if "reason" in full:
+            # It may quote a path that is no UTF-8; a text that cannot be sent would cost the worker its connection.
+            full["reason"] = sendable(full["reason"], REASON)
+        return full
 
     def _handle(self, do: str, run: str, **msg: Any) -> None:
         """Handle a message of the scheduler."""

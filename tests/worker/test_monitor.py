@@ -72,6 +72,17 @@ async def test_readings_do_not_pile_up_while_the_loop_stands(x: Cluster) -> None
     assert cut in it._new, "what was cut is told with the next reading"
 
 
+@cluster_test(resilience__probe__enabled=True)
+async def test_a_text_with_half_a_character_costs_no_worker_its_connection(x: Cluster) -> None:
+    """As the name of a file that is no UTF-8, in a reading or in a reason."""
+    side = x.workers[0].plugins[NAME].side
+    side._monitor._hear([Reading.unknown("kernel-log", "", Name.HOST_DISK, time(), "/half \udcff: no such file")])
+    side.send({"kind": "saving-off", "reason": "/half \udcff: no space"})
+    row = x.watch.members.get(x.workers[0].address)
+    await until(lambda: row.reason == "/half \\udcff: no space")
+    assert len(x.scheduler.workers) == 2
+
+
 @pytest.fixture
 def broken(monkeypatch):
     """Probe processes cannot be had."""
