@@ -93,7 +93,7 @@ def many(first: dict[str, Any], workers: int = 100, minutes: int = 12, measured:
 
     fake = SimpleNamespace(address="ucx://127.0.0.1:1", workers={}, tasks={})
     members = Members()
-    subject = care.Care(fake, members, config.read(), None, event)
+    subject = care.Care(fake, config.read(), None, event)
     now, spent = [0.0], 0.0
     ours = {"probe": "nvml", "device": "", "name": "temperature", "text": "", "own": None}
     with patch.object(care, "time", lambda: now[0]), patch.object(verdicts, "time", lambda: now[0]):
