@@ -152,8 +152,10 @@ class History:
         A state lasts until the next reading, and at most as long as a reading tells of the present: what did not change
         is read more seldom than what did.
         """
-        known, slow = [0.0] * MINUTES, [0.0] * MINUTES
         readings = self._clocks.get(device or self.baseline.device, [])
+        if not any(int(r.number or 0) & bits for r in readings):
+            return 0  # nearly always
+        known, slow = [0.0] * MINUTES, [0.0] * MINUTES
         for r, until in zip(readings, [*(r.time for r in readings[1:]), self.now], strict=False):
             if (value := r.number) is None:
                 continue
