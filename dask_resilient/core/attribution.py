@@ -226,8 +226,9 @@ class Attribution:
 @dataclass(slots=True)
 class _Streak:
     keys: set[Hashable]
-    since: int
-    """Successes anywhere when it began; one of the worker's own ends it, so those after are of others."""
+    prefixes: set[str]
+    elsewhere: bool = False
+    """Whether a task of the same kind got its memory on another worker since it began."""
 
 
 class Allocations:
@@ -235,23 +236,25 @@ class Allocations:
 
     def __init__(self) -> None:
         self._streaks: dict[str, _Streak] = {}
-        self._successes = 0
 
     @property
     def listening(self) -> bool:
-        """Say whether it matters what tasks do; else `succeeded` changes nothing that counts."""
+        """Say whether it matters what tasks do; else `succeeded` changes nothing."""
         return bool(self._streaks)
 
-    def failed(self, worker: str, key: Hashable) -> bool:
+    def failed(self, worker: str, key: Hashable, prefix: str) -> bool:
         """Take in that a task ran out of memory; say whether the worker wants a new process."""
-        streak = self._streaks.setdefault(worker, _Streak(set(), self._successes))
+        streak = self._streaks.setdefault(worker, _Streak(set(), set()))
         streak.keys.add(key)
-        return len(streak.keys) >= ALLOCATIONS and self._successes > streak.since
+        streak.prefixes.add(prefix)
+        return len(streak.keys) >= ALLOCATIONS and streak.elsewhere
 
-    def succeeded(self, worker: str) -> None:
+    def succeeded(self, worker: str, prefix: str) -> None:
         """Take in that a task succeeded, so memory can be had there."""
-        self._successes += 1
         self._streaks.pop(worker, None)
+        for streak in self._streaks.values():
+            # What needs little memory says nothing of what needs much.
+            streak.elsewhere |= prefix in streak.prefixes
 
     def gone(self, worker: str) -> None:
         """Take in that the process is gone."""

@@ -47,8 +47,8 @@ class Blame:
         blame = self._attribution.failed(key, msg["prefix"], device, fault)
         if fault.kind is Kind.CUDA:
             record.seen.add(task_error(device, fault, now))
-        elif fault.kind is Kind.ALLOCATION and self._allocations.failed(worker, key):
-            text = f"{ALLOCATIONS} or more tasks in a row ran out of memory here, while others got theirs elsewhere"
+        elif fault.kind is Kind.ALLOCATION and self._allocations.failed(worker, key, msg["prefix"]):
+            text = f"{ALLOCATIONS} or more tasks in a row ran out of memory here, and not elsewhere"
             record.seen.add(Reading("tasks", device, Name.EXHAUSTED, True, now, text))
         self._event(
             "task-fault",
@@ -83,7 +83,7 @@ class Blame:
                 concerned = True
                 self._attribution.succeeded(key, record.member.device)
             if self._allocations.listening:
-                self._allocations.succeeded(ws.address)
+                self._allocations.succeeded(ws.address, ts.prefix.name)
                 if Name.EXHAUSTED in record.seen:
                     record.seen.drop(Name.EXHAUSTED)
                     self._verdicts.judge(record, time())

@@ -330,46 +330,56 @@ def test_five_tasks_without_memory_in_a_row_ask_for_a_new_process() -> None:
     """While other workers get memory."""
     book = Allocations()
     for n in range(ALLOCATIONS - 1):
-        assert not book.failed("w0", f"k{n}")
-        book.succeeded("w1")
-    assert book.failed("w0", "last")
+        assert not book.failed("w0", f"k{n}", "f")
+        book.succeeded("w1", "f")
+    assert book.failed("w0", "last", "f")
 
 
 def test_one_task_that_never_fits_asks_for_nothing() -> None:
     """It is too large, wherever it runs."""
     book = Allocations()
     for _ in range(20):
-        assert not book.failed("w0", "k")
-        book.succeeded("w1")
+        assert not book.failed("w0", "k", "f")
+        book.succeeded("w1", "f")
 
 
 def test_a_success_ends_the_row() -> None:
     """Memory can be had there."""
     book = Allocations()
     for n in range(20):
-        assert not book.failed("w0", f"k{n}")
-        book.succeeded("w1")
+        assert not book.failed("w0", f"k{n}", "f")
+        book.succeeded("w1", "f")
         if n % 4 == 3:
-            book.succeeded("w0")
+            book.succeeded("w0", "f")
 
 
 def test_no_worker_is_blamed_when_none_gets_memory() -> None:
     """Successes from before the row do not count: the work has grown since."""
     book = Allocations()
     for _ in range(5):
-        book.succeeded("w1")
+        book.succeeded("w1", "f")
     for n in range(20):
-        assert not book.failed("w0", f"k{n}")
-        assert not book.failed("w1", f"j{n}")
+        assert not book.failed("w0", f"k{n}", "f")
+        assert not book.failed("w1", f"j{n}", "f")
 
 
 def test_a_new_process_begins_anew() -> None:
     """Also at the same address; and a worker that leaves takes nothing from the rows of others."""
     book = Allocations()
     for n in range(ALLOCATIONS - 1):
-        book.failed("w0", f"k{n}")
-        book.succeeded("w1")
+        book.failed("w0", f"k{n}", "f")
+        book.succeeded("w1", "f")
     book.gone("w1")
-    assert book.failed("w0", "k4")
+    assert book.failed("w0", "k4", "f")
     book.gone("w0")
-    assert not book.failed("w0", "k5")
+    assert not book.failed("w0", "k5", "f")
+
+
+def test_what_needs_little_memory_says_nothing_of_what_needs_much() -> None:
+    """Five tasks that are too large for any worker cost none its process while small ones run elsewhere."""
+    book = Allocations()
+    for n in range(2 * ALLOCATIONS):
+        assert not book.failed("w0", f"k{n}", "large")
+        book.succeeded("w1", "small")
+    book.succeeded("w1", "large")
+    assert book.failed("w0", "k0", "large")

@@ -97,4 +97,5 @@ class Stage:
 
     def task(self, key: str, *workers: str) -> None:
         """Let a task have its result on workers."""
-        self.scheduler.tasks[key] = Row(key=key, who_has={self.scheduler.workers[w] for w in workers})
+        who_has = {self.scheduler.workers[w] for w in workers}
+        self.scheduler.tasks[key] = Row(key=key, who_has=who_has, prefix=Row(name="p"))
