@@ -13,7 +13,7 @@ import os
 import subprocess
 import time
 from collections.abc import Callable
-from contextlib import nullcontext
+from contextlib import ExitStack, nullcontext
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -88,19 +88,27 @@ def many(first: dict[str, Any], workers: int = 100, minutes: int = 12, measured:
     from unittest.mock import patch
 
     from dask_resilient import config
-    from dask_resilient.scheduler import care, verdicts
+    from dask_resilient.scheduler import care, keeper, verdicts
     from dask_resilient.scheduler.members import Members
 
-    fake = SimpleNamespace(address="ucx://127.0.0.1:1", workers={}, tasks={})
+    handlers = {"worker-status-change": event}
+    fake = SimpleNamespace(address="ucx://127.0.0.1:1", workers={}, tasks={}, stream_handlers=handlers, loop=None)
     members = Members()
-    subject = care.Care(fake, config.read(), None, event)
+    settings = config.read()
+    nothing = SimpleNamespace(store=None)
+    watch = SimpleNamespace(settings=settings, scheduler=fake, members=members, run="", queue=nothing, event=event)
+    watch.ledger = watch.detour = nothing
+    subject = care.Care(fake, settings, None, event, keeper.Keeper(watch))
     now, spent = [0.0], 0.0
     ours = {"probe": "nvml", "device": "", "name": "temperature", "text": "", "own": None}
-    with patch.object(care, "time", lambda: now[0]), patch.object(verdicts, "time", lambda: now[0]):
+    with ExitStack() as clocks:
+        for module in (care, verdicts, keeper):
+            clocks.enter_context(patch.object(module, "time", lambda: now[0]))
         for i in range(workers):
             record = members.add(f"w{i}", i, f"host{i // 8}", 0.0)
             record.gpu = f"GPU-{i:03}"
             subject.joined(record)
+            subject._keeper.joined(record)
             state = {"metrics": {}, "last_seen": 0.0, "processing": (), "executing": {}}
             fake.workers[f"w{i}"] = SimpleNamespace(address=f"w{i}", **state)
         for second in range(1, 60 * minutes + 1):

@@ -6,6 +6,8 @@ So scheduler and workers act on what the client was told, whatever their own con
 from __future__ import annotations
 
 import difflib
+import hashlib
+import os
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
@@ -37,6 +39,11 @@ class Settings:
     probe_hang: float | None = None
     probe_kernel_log: str = "/dev/kmsg"
     probe_rules: str | None = None
+    quarantine_enabled: bool = True
+    quarantine_observe: bool = False
+    quarantine_admission: str = "open"
+    quarantine_drain: float = 60.0
+    quarantine_path: str | None = None
     recover_enabled: bool = True
     recover_untested_dask: bool = False
     recover_floor: float = 1.0
@@ -53,7 +60,7 @@ class Settings:
 _TIMES = frozenset(
     {
         *("save_task_wait", "save_stuck", "probe_interval", "probe_canary"),
-        *("recover_floor", "recover_timeout", "recover_pause", "leave"),
+        *("quarantine_drain", "recover_floor", "recover_timeout", "recover_pause", "leave"),
     }
 )
 _SHARES = frozenset({"save_memory", "save_run_wait"})
@@ -65,7 +72,25 @@ def load_defaults() -> None:
     import yaml
 
     defaults = yaml.safe_load(DEFAULTS.read_text())
+    # Dask puts its mapping of defaults in place of them, without a word.
+    _no_groups.update(_scalars(dask.config.config, defaults))
     dask.config.update_defaults(defaults)
+
+
+_no_groups: dict[str, str] = {}
+"""What the user's files have where there is a group of settings: by its key, what is wrong with it."""
+
+
+def _scalars(user: Mapping[str, Any], groups: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:
+    """Give the keys of groups under which the user has something else, with what is wrong."""
+    for name, group in groups.items():
+        if isinstance(group, Mapping) and name in user:
+            key, value = f"{prefix}{name}", user[name]
+            if isinstance(value, Mapping):
+                yield from _scalars(value, group, f"{key}.")
+            else:
+                first = "enabled: false" if "enabled" in group else f"{next(iter(group))}: {next(iter(group.values()))}"
+                yield key, f"{key} = {value!r} must be a mapping such as {{{first}}}"
 
 
 def read() -> Settings:
@@ -77,10 +102,12 @@ def read() -> Settings:
         For a key that does not exist (a typo), or a value that cannot work; the message names both.
     """
     import dask
+    import yaml
 
     raw = dask.config.get("resilience", {})
-    if not isinstance(raw, Mapping):
-        raise SettingError(f"resilience = {raw!r} must be a mapping such as {{'store': '/lustre/run-42'}}")
+    groups = yaml.safe_load(DEFAULTS.read_text())
+    for reason in (*_no_groups.values(), *dict(_scalars({"resilience": raw}, groups)).values()):
+        raise SettingError(reason)
     known = [field.name for field in fields(Settings)]
     values = {}
     for key, value in _flatten(raw):
@@ -112,6 +139,8 @@ def _check(name: str, key: str, value: Any) -> Any:
         if not fits(value):
             raise SettingError(f"{key} = {value!r} must be {kind}")
         return make(value)
+    if value is None and name in _NEVER:
+        return 0.0
     example = "30 or '30s'" if name in _TIMES else "0.1"
     number = _seconds(key, value) if name in _TIMES and isinstance(value, str) else value
     if isinstance(number, bool) or not isinstance(number, (int, float)) or not 0 <= number < MOST:
@@ -137,6 +166,9 @@ def _is_names(value: Any) -> bool:
     return isinstance(value, list | tuple) and all(isinstance(each, str) for each in value)
 
 
+_NEVER = frozenset({"probe_canary"})
+"""Times for which null is 0: never."""
+
 _LEAST = {"recover_margin": 1, "probe_interval": 0.5}
 """Numbers below which a setting cannot work: the probe process itself waits half a second for events."""
 
@@ -153,7 +185,19 @@ _OTHERS: dict[str, tuple[str, Callable[[Any], bool], Callable[[Any], Any]]] = {
         _as_it_is,
     ),
     "probe_kernel_log": ("a path", lambda value: isinstance(value, str) and bool(value) and "\0" not in value, str),
-    "probe_rules": ("a path to a YAML file, or null", lambda value: value is None or isinstance(value, str), _as_it_is),
+    "probe_rules": (
+        "a path to a YAML file, or null",
+        lambda value: value is None or (isinstance(value, str | os.PathLike) and bool(os.fspath(value))),
+        lambda value: None if value is None else os.fspath(value),
+    ),
+    "quarantine_enabled": _FLAG,
+    "quarantine_observe": _FLAG,
+    "quarantine_admission": ("open or strict", lambda value: value in ("open", "strict"), str),
+    "quarantine_path": (
+        "a path to a directory, or null",
+        lambda value: value is None or (isinstance(value, str) and bool(value) and "\0" not in value),
+        _as_it_is,
+    ),
     "recover_enabled": _FLAG,
     "recover_untested_dask": _FLAG,
     "store": ("a path or a file:// URL", lambda value: value is None or isinstance(value, str), _as_it_is),
@@ -188,13 +232,51 @@ def read_rules(path: str | None) -> dict[str, Any] | None:
     if path is None:
         return None
     try:
-        said = yaml.safe_load(Path(path).read_text())
-    except (OSError, ValueError, RecursionError, yaml.YAMLError) as e:
+        text = Path(path).expanduser().read_text()
+        said = yaml.safe_load(text)
+        _check_keys(yaml.compose(text, Loader=yaml.SafeLoader), path)
+    except (OSError, ValueError, RuntimeError, yaml.YAMLError) as e:  # no such home is a RuntimeError, too deep as well
         raise SettingError(f"resilience.probe.rules = {path!r} cannot be read: {' '.join(str(e).split())}") from None
     if not isinstance(said, Mapping):
         raise SettingError(
             f"resilience.probe.rules = {path!r} must hold a mapping such as {{xid: {{79: {{class: drain}}}}}}"
         )
+    if "file" in said:
+        raise SettingError(f"{path}: there is no section 'file'")
     rules = {"file": path, **said}
     Tables.of(rules)
     return rules
+
+
+def _check_keys(top: Any, path: str) -> None:
+    """Refuse a key that is there twice: YAML would take the last without a word."""
+    nodes, seen = [top], set()
+    while nodes:
+        node = nodes.pop()
+        if getattr(node, "id", "") not in ("mapping", "sequence") or id(node) in seen:
+            continue
+        seen.add(id(node))
+        if node.id == "sequence":
+            nodes += node.value
+            continue
+        keys: set[str] = set()
+        for key, value in node.value:
+            if str(key.value) in keys:
+                raise SettingError(f"{path}: line {key.start_mark.line + 1}: {key.value!r} is there twice; keep one")
+            keys.add(str(key.value))
+            nodes.append(value)
+
+
+def fingerprints(probes: object, rules: Mapping[str, Any] | None) -> dict[str, str]:
+    """Give what tells whether an installation was given the same probes and rules; empty text for none.
+
+    Parameters
+    ----------
+    probes
+        As `probes.guests.pack` gives them.
+    rules
+        As `read_rules` gives them; where the file was does not matter.
+    """
+    rows = {name: said for name, said in (rules or {}).items() if name != "file"}
+    given = {"probes": probes, "rules": rows}
+    return {name: hashlib.sha256(repr(what).encode()).hexdigest() if what else "" for name, what in given.items()}

@@ -61,9 +61,13 @@ class Resilience(SchedulerPlugin):
         settings = config.read()
         self.rules = config.read_rules(settings.probe_rules) if settings.enabled else None
         self.probes = pack(probes)
+        self.given = config.fingerprints(self.probes, self.rules)
         chosen = store if store is not None else settings.store
         self.default_store = chosen is None
-        self.settings: Settings = replace(settings, store=resolve(chosen)) if settings.enabled else settings
+        path = settings.quarantine_path
+        if settings.enabled:
+            settings = replace(settings, store=resolve(chosen), quarantine_path=None if path is None else resolve(path))
+        self.settings: Settings = settings
         self.run = ""
         self._watch: Watch | None = None
         self._queue: StoreQueue | None = None
@@ -89,6 +93,7 @@ class Resilience(SchedulerPlugin):
             self._watch = Watch(scheduler, self.settings, self.run, self._queue, self._alive, self.rules)
             self._watch.start()
             token = await self._open_store()
+            await self._watch.keeper.recall()
             worker = dumps(ResilienceWorker(self.settings.to_dict(), self.run, token, self.rules, self.probes))
             self._sides = Sides(scheduler, NAME)
             await self._sides.add(worker, dumps(ResilienceNanny()))
@@ -176,14 +181,16 @@ class Resilience(SchedulerPlugin):
             raise ValueError("dask-resilient is leaving this scheduler")
         rows = {
             "workers": watch.members.rows,
-            "incidents": lambda: [incident.to_dict() for incident in watch.book.incidents],
+            "incidents": lambda: [*(incident.to_dict() for incident in watch.book.incidents), *watch.keeper.audit.rows],
             "checkpoints": watch.ledger.rows,
         }
         if method in rows:
             return rows[method]()
+        if method in ("quarantine", "release"):
+            return watch.keeper.operator(method, **kwargs)
         if method == "status":
             assert self._queue is not None
-            return await status(self.run, self.settings, watch, self._queue)
+            return {**await status(self.run, self.settings, watch, self._queue), "given": self.given}
         if method == "complete":
             assert self._queue is not None
             return await self._queue.journal(self.run, "complete", {"completed": time()})

@@ -84,8 +84,8 @@ class Probe(Protocol):
         A value is a number, a text, a truth value, or None for unknown, with the reason as the text: that is shown.
         What is judged is ``("stated", class, text)``, or ``("stated.<which>", class, text)`` where there are several:
         the class, of `dask_resilient.core.faults.Class`, that the probe itself thinks right, as long as it goes on
-        saying so; what it gave counts until its next call. Names of built-in readings are refused, and so is what comes
-        after a hundred readings of one call.
+        saying so: what it gave counts until its next call, and what that does not give again is taken back. Names of
+        built-in readings are refused, and so is what comes after a hundred readings of one call.
 
         Parameters
         ----------

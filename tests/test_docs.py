@@ -16,8 +16,10 @@ from click.testing import CliRunner
 
 from dask_resilient import partitions
 from dask_resilient.cli import resilience
+from dask_resilient.core.cuda_errors import CudaRow
 from dask_resilient.core.manifest import Place
 from dask_resilient.core.milestones import Description, Milestone
+from dask_resilient.core.xid import XidRow
 from dask_resilient.store import open_store
 
 ROOT = Path(__file__).parent.parent
@@ -108,6 +110,15 @@ def test_every_setting_is_documented_with_its_default():
     assert len(rows) == len(defaults)
 
 
+def test_every_field_of_a_row_that_can_be_changed_is_documented():
+    """The page on health names each field that a file of rules may give a row, and no other."""
+    text = " ".join((ROOT / "docs/health.md").read_text().split())
+    said = re.search(r"Of a row of `xid` these can be changed: (.*?)Of a row of `cuda`: (.*?) A number that", text)
+    words = {"kill", "task", "device", "unknown", "true", "false"}
+    assert set(re.findall(r"`(\w+)`", said[1])) - words == set(XidRow.changeable)
+    assert set(re.findall(r"`(\w+)`", said[2])) - words == set(CudaRow.changeable)
+
+
 def test_supported_releases_of_dask_are_those_that_recovery_accepts():
     """The README names the oldest and the newest release of Dask that the detour is switched on for."""
     from dask_resilient.internals.versions import TESTED
@@ -176,3 +187,13 @@ def test_flights_example_reloads_what_was_lost_and_agrees_with_pandas(tmp_path):
     assert not {"flights", "daylight"} & set(again.split()), done.stdout
     assert int(reloaded) > 0
     assert {"flights,", "flights"} & set(rows["plain Dask"][0].split()), done.stdout
+
+
+def test_the_page_for_operators_is_what_the_tables_say():
+    """After a change of a table ``python docs/make_operators.py`` writes it anew."""
+    import importlib.util
+
+    spec = importlib.util.spec_from_file_location("make_operators", ROOT / "docs/make_operators.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    assert module.page() == (ROOT / "docs/operators.md").read_text()

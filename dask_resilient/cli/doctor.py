@@ -6,20 +6,28 @@ import platform
 import sys
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
+from functools import partial
 from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
 from threading import Event
-from time import monotonic
+from time import monotonic, sleep
 
 import click
 from rich.table import Table
 
-from dask_resilient.cli.showing import as_json, one_line, plain, print_json, show
+from dask_resilient import config
+from dask_resilient.cli.showing import as_json, count, one_line, plain, print_json, show
 from dask_resilient.core.readings import Name, Reading
+from dask_resilient.core.tables import SECTIONS
+from dask_resilient.errors import SettingError
 from dask_resilient.internals.versions import out_of_range
 from dask_resilient.probes import device as probes
 from dask_resilient.probes.canary import Canary
 from dask_resilient.probes.guest import GROUP, PROBE
 from dask_resilient.probes.guests import Guest, load_entry_points
+from dask_resilient.probes.kernel_log import KernelLog
+from dask_resilient.store.opening import resolve
+from dask_resilient.store.trial import trial
 
 WORKS, UNKNOWN, MISSING, FAILS = "works", "unknown", "missing", "FAILS"
 
@@ -62,6 +70,21 @@ ADVICE = {
 """What to do where something cannot be read, beyond its reason."""
 
 
+UNITS = {
+    Name.HOST_MEMORY: "is the share that is available",
+    Name.HOST_DISK: "is the share that is free",
+    Name.HOST_FILES: "is the share of the files it may open that are open",
+    **dict.fromkeys((n for n in Name if "temperature" in n or n.startswith("margin")), "C"),
+    Name.SILENCE: "s",
+}
+"""What the numbers count, where their names do not say it."""
+
+ADDRESS = "address"
+
+GLANCE = 0.05
+"""Seconds between two looks at what the probes have given."""
+
+
 @dataclass(frozen=True, slots=True)
 class Line:
     """One thing that was looked at."""
@@ -80,12 +103,13 @@ def doctor(store: str | None, as_json: bool) -> None:
     """See what works on this machine: versions, driver, probes, canary, and STORE if one is given.
 
     Run it where a worker runs, with the worker's environment: what counts is what that process sees. Exit code 1 if
-    something fails that works elsewhere. Leaves nothing behind.
+    something fails that works elsewhere, 2 if STORE is no address of a store. Leaves nothing behind.
     """
     with one_line():
-        device = list(_device())
+        settings, settled = _settings()
+        device = list(_device(settings, store))
         gpu = any(line.what == GPU and line.state == WORKS for line in device)
-        lines = [*_versions(), *device, *_canary(gpu), *_guests(), *_store(store)]
+        lines = [*_versions(), *settled, *device, *_canary(gpu), *_guests(), *_store(store)]
     if as_json:
         print_json([asdict(line) for line in lines])
     else:
@@ -94,8 +118,11 @@ def doctor(store: str | None, as_json: bool) -> None:
             table.add_row(line.about, plain(line.what), line.state, plain(line.detail), plain(line.advice))
         bad = sum(line.state == FAILS for line in lines)
         unknown = sum(line.state == UNKNOWN for line in lines)
-        show(table, f"{len(lines)} looked at: {bad} fail, {unknown} unknown (neither good nor bad)")
-    sys.exit(any(line.state == FAILS for line in lines))
+        missing = sum(line.state == MISSING for line in lines)
+        counts = f"{bad} fail, {missing} missing, {unknown} unknown (neither good nor bad)"
+        show(table, f"{len(lines)} looked at: {counts}")
+    failed = {line.what for line in lines if line.state == FAILS}
+    sys.exit(2 if ADDRESS in failed else bool(failed))
 
 
 # -- what is installed -------------------------------------------------------------------------------------------------
@@ -118,13 +145,34 @@ def _version(name: str) -> str | None:
         return None
 
 
+# -- the settings ------------------------------------------------------------------------------------------------------
+
+
+def _settings() -> tuple[config.Settings, list[Line]]:
+    """Give the settings that an installation here would take, and whether they and the file of rules can work."""
+    advice = "mend it in the files or variables of Dask's configuration, or where dask.config.set is called"
+    try:
+        settings = config.read()
+    except SettingError as e:
+        return config.Settings(), [Line("settings", "resilience", FAILS, str(e), advice)]
+    lines = [Line("settings", "resilience", WORKS, "as Dask's configuration has them here")]
+    try:
+        rules = config.read_rules(settings.probe_rules)
+    except SettingError as e:
+        return settings, [*lines, Line("settings", "rules", FAILS, str(e), "mend the file")]
+    if rules is not None:
+        rows = sum(len(rules.get(section) or ()) for section in SECTIONS)
+        lines.append(Line("settings", "rules", WORKS, f"{settings.probe_rules}: {count(rows, 'row')}"))
+    return settings, lines
+
+
 # -- the device --------------------------------------------------------------------------------------------------------
 
 
 GPU = "GPU"
 
 
-def _device() -> Iterator[Line]:
+def _device(settings: config.Settings, store: str | None) -> Iterator[Line]:
     """Start a probe process, and take what its first sweep reads."""
     readings: dict[str, Reading] = {}
     done = Event()
@@ -137,6 +185,9 @@ def _device() -> Iterator[Line]:
 
     gauge = probes.acquire()
     try:
+        gauge.configure(
+            interval=settings.probe_interval, kernel_log=settings.probe_kernel_log, disk=str(_directory(store))
+        )
         gauge.listen(hear)
         done.wait(SWEEP_SECONDS)
         device = gauge.wait(0)
@@ -154,13 +205,29 @@ def _device() -> Iterator[Line]:
         yield Line("device", GPU, WORKS, f"{device.name} {device.uuid}", own)
         for what, text in gauge.driver.items():
             yield Line("device", what, WORKS, text)
+    if Name.KERNEL_LOG not in readings:  # without a GPU nobody reads it
+        log = KernelLog(settings.probe_kernel_log, "", 0)
+        name, value, text, _ = log.state()
+        log.close()
+        readings[name] = Reading(name, "", name, bool(value) or None, 0.0, text)
     yield from (_reading(reading) for _, reading in sorted(readings.items()))
+
+
+def _directory(store: str | None) -> Path:
+    """Give the directory whose disk is looked at: the store's, or the nearest above it; else where this runs."""
+    try:
+        path = Path.cwd() if store is None else Path(resolve(store))
+    except SettingError:
+        path = Path.cwd()
+    return next(each for each in (path, *path.parents) if each.is_dir())
 
 
 def _reading(reading: Reading) -> Line:
     if reading.value is None:
         return Line(reading.probe, reading.name, UNKNOWN, reading.text, ADVICE.get(reading.kind, ""))
-    return Line(reading.probe, reading.name, WORKS, f"{reading.value} {reading.text}".strip())
+    unit = next((unit for name, unit in UNITS.items() if name == reading.kind), "")
+    said = f"{reading.value} {unit} {reading.text}"
+    return Line(reading.probe, reading.name, WORKS, " ".join(said.split()))
 
 
 def _canary(gpu: bool) -> Iterator[Line]:
@@ -186,35 +253,46 @@ def _canary(gpu: bool) -> Iterator[Line]:
 
 
 def _guests() -> Iterator[Line]:
-    """Start each probe that an installed package brings, and take what it gives first."""
-    for name in load_entry_points():
-        found: list[Reading] = []
-        done = Event()
+    """Start all probes that installed packages bring, and take what each gives first."""
+    advice = "see the package that brings it: its readings are unknown"
+    good, bad = load_entry_points()
+    yield from (Line("probes", name, UNKNOWN, f"left out: {reason}", advice) for name, reason in bad)
+    found: dict[str, list[Reading]] = {}
 
-        def hear(readings: list[Reading], found: list[Reading] = found, done: Event = done) -> None:
-            found.extend(readings)
-            done.set()
+    def hear(name: str, readings: list[Reading]) -> None:
+        found.setdefault(name, readings)  # the first: what is given again later is no further reading
 
-        guest = Guest(name, None, lambda: "here", hear)
+    guests = [Guest(name, None, lambda: "here", partial(hear, name)) for name in good]
+    for guest in guests:
         guest.start()
-        done.wait(GUEST_SECONDS)
+    deadline = monotonic() + GUEST_SECONDS
+    while len(found) < len(guests) and monotonic() < deadline:
+        sleep(GLANCE)
+    for guest in guests:
         guest.stop()
-        bad = next((reading.text for reading in found if reading.name == f"{PROBE}.{name}" and not reading.value), "")
-        if bad or not done.is_set():
-            why = bad or f"it gave nothing within {GUEST_SECONDS:g} s"
-            yield Line("probes", name, UNKNOWN, why, "see the package that brings it: its readings are unknown")
-        else:
-            yield Line("probes", name, WORKS, f"{len(found)} readings; an entry point of {GROUP}")
+        yield _guest(guest.name, found.get(guest.name), advice)
+
+
+def _guest(name: str, readings: list[Reading] | None, advice: str) -> Line:
+    if readings is None:
+        return Line("probes", name, UNKNOWN, f"it gave nothing within {GUEST_SECONDS:g} s", advice)
+    if wrong := next((r.text for r in readings if r.name == f"{PROBE}.{name}" and not r.value), ""):
+        return Line("probes", name, UNKNOWN, wrong, advice)
+    states = "".join(f"; states {r.value}: {r.text}" for r in readings if r.kind == Name.STATED and r.value)
+    unknown = sum(reading.value is None for reading in readings)
+    some = f", {unknown} of them unknown" * bool(unknown)
+    return Line("probes", name, WORKS, f"{len(readings)} readings{some}; an entry point of {GROUP}{states}")
 
 
 # -- the store ---------------------------------------------------------------------------------------------------------
 
 
 def _store(store: str | None) -> Iterator[Line]:
-    from dask_resilient.store.trial import trial
-
     if store is None:
         yield Line("store", "-", UNKNOWN, "none was given", "dask resilience doctor STORE tries one out")
         return
-    for what, good, detail, advice in trial(store):
-        yield Line("store", what, WORKS if good else FAILS, detail, advice)
+    try:
+        for what, good, detail, advice in trial(store):
+            yield Line("store", what, WORKS if good else FAILS, detail, advice)
+    except SettingError as e:
+        yield Line("store", ADDRESS, FAILS, str(e), "give a path, or a file:// URL")

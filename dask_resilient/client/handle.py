@@ -34,10 +34,11 @@ class Handle:
 
         Keys of a row are ``worker, name, host``; ``device``, the UUID of the worker's own GPU, else
         ``host:<host>/<name>``; ``gpu``, the name of the GPU that it sees, empty if it sees none or that is not known
-        yet; ``phase``; ``health`` (healthy, degraded, unhealthy, unknown), the ``rule`` that says so, empty if none
-        does, its ``evidence`` (sentences), whether what the worker holds on the device is ``readable`` (None = not
-        known), ``since`` when (UNIX s), and what is ``unknown`` of it, with reasons; ``protected``, and the ``reason``
-        if it is not.
+        yet; ``phase``; ``health`` (healthy, degraded, unhealthy, unknown), what is asked for as its ``class`` (observe,
+        degrade, kill, drain, evict; None without a verdict), the ``rule`` that says so, empty if none does, its
+        ``evidence`` (sentences), whether what the worker holds on the device is ``readable`` (None = not known),
+        ``since`` when (UNIX s), and what is ``unknown`` of it, with reasons; ``protected``, and the ``reason`` if it is
+        not.
         """
         return self._call("workers")
 
@@ -60,6 +61,31 @@ class Handle:
     def report(self) -> Any:
         """Give the report: what failed and came back how, and whether you are protected now. Printing it is enough."""
         return self._client.sync(self._report)
+
+    def quarantine(self, x: str, reason: str) -> Any:
+        """Take a device out of service: what it holds is saved or moved, and its workers get no more tasks.
+
+        Parameters
+        ----------
+        x
+            The device, or the address or the name of one of its workers.
+        reason
+            In words, for those who read the row later.
+
+        Returns
+        -------
+        Rows of what was decided, as in `incidents`.
+
+        Raises
+        ------
+        ValueError
+            If nothing is called `x`; the message names the devices.
+        """
+        return self._call("quarantine", x=str(x), reason=str(reason), by=_who())
+
+    def release(self, x: str, reason: str = "") -> Any:
+        """Put a device back into service, whatever took it out; takes and gives what `quarantine` does."""
+        return self._call("release", x=str(x), reason=str(reason), by=_who())
 
     def complete(self) -> Any:
         """Mark the run as complete in the store; nothing is deleted."""
@@ -147,6 +173,18 @@ class Handle:
                 warnings.warn(text, ResilienceWarning, stacklevel=2)
             else:
                 logger.warning("dask-resilient: %s", text)
+
+
+def _who() -> str:
+    """Say who asks, for the row: the user and the machine."""
+    import getpass
+    import socket
+
+    try:
+        user = getpass.getuser()
+    except (OSError, KeyError):  # a user without a name, as in some containers
+        user = "somebody"
+    return f"{user}@{socket.gethostname()}"
 
 
 async def ask(client: Any, method: str, **kwargs: Any) -> Any:

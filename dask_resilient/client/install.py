@@ -201,6 +201,15 @@ def _warnings(plugin: Resilience, status: Mapping[str, Any]) -> list[str]:
             f"no store was given, so partitions go to {status['store']!r}: that survives the loss of a worker, not of "
             "this machine; give store= or set resilience.store to a path that every machine sees"
         )
+    for what, mark in plugin.given.items():
+        if mark and mark != status.get("given", {}).get(what, mark):
+            texts.append(
+                f"a plugin is installed already and keeps its {what}, not those given now; "
+                "call uninstall() on its handle first to change that"
+            )
+    if plugin.probes and not plugin.settings.probe_enabled:
+        names = ", ".join(name for name, _ in plugin.probes)
+        texts.append(f"the probes {names} do not run: resilience.probe.enabled is false")
     if status["store_reason"]:
         texts.append(f"nothing is saved: {status['store_reason']}")
     return texts

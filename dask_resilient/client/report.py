@@ -16,6 +16,7 @@ Row = Mapping[str, Any]
 
 REASONS_SHOWN = 3
 WORKERS_SHOWN = 10
+DECISIONS_SHOWN = 10
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -45,7 +46,13 @@ class Report:
 
     def losses(self) -> list[str]:
         """Say in a sentence an incident what was lost and how it came back."""
-        return [_incident(row) for row in self.incidents]
+        return [_incident(row) for row in self.incidents if row["kind"] == "loss"]
+
+    def decisions(self) -> list[str]:
+        """Give a sentence a decision about a device, also those not to act; the newest."""
+        rows = [row for row in self.incidents if row["kind"] != "loss"]
+        more = [f"... and {len(rows) - DECISIONS_SHOWN} before these."] if len(rows) > DECISIONS_SHOWN else []
+        return more + [_decision(row) for row in rows[-DECISIONS_SHOWN:]]
 
     def health(self) -> list[str]:
         """Say in whole sentences how the devices are: in how many nothing is wrong, and each where something is."""
@@ -78,11 +85,12 @@ class Report:
         for line in self.health():
             yield Text("  " + line)
         yield Text("Losses", style="bold")
-        if not self.incidents:
-            yield Text("  no worker was lost")
-            return
-        for line in self.losses():
+        for line in self.losses() or ["no worker was lost"]:
             yield Text("  " + line)
+        if decisions := self.decisions():
+            yield Text("Decisions", style="bold")
+            for line in decisions:
+                yield Text("  " + line)
 
 
 def _store(status: Row) -> Iterator[str]:
@@ -156,7 +164,9 @@ def _health(workers: Sequence[Row]) -> Iterator[str]:
         rule = f"rule {row['rule']}: " if row["rule"] else ""
         why = "; ".join(row["evidence"][:REASONS_SHOWN]) or "no reason is known"
         held = "" if row["readable"] is not False else " What it holds there cannot be read any more."
-        yield f"{row['health'].upper()} {row['device']}, worker {row['name']}: {rule}{why}.{held}"
+        # The other words say it themselves.
+        asks = f" ({row['class']})" if row["health"] == "unhealthy" else ""
+        yield f"{row['health'].upper()}{asks} {row['device']}, worker {row['name']}: {rule}{why}.{held}"
     if len(shown) > WORKERS_SHOWN:
         yield f"... and {len(shown) - WORKERS_SHOWN} more."
 
@@ -164,8 +174,17 @@ def _health(workers: Sequence[Row]) -> Iterator[str]:
 _WORST = ("unhealthy", "degraded", "unknown")
 
 
+def _decision(row: Row) -> str:
+    what = "not acted on" if row["declined"] else row["outcome"]
+    return f"#{row['id']} {_when(row)} {row['device']}: {row['cause']}." + (f" {what}." if what else "")
+
+
+def _when(row: Row) -> str:
+    return datetime.fromtimestamp(row["time"]).astimezone().strftime("%H:%M:%S")
+
+
 def _incident(row: Row) -> str:
-    when = datetime.fromtimestamp(row["time"]).astimezone().strftime("%H:%M:%S")
+    when = _when(row)
     end = "not whole again yet" if row["seconds"] is None else f"whole again after {row['seconds']:.1f} s"
     gpu = f" on {row['device']}" if row["device"].startswith(("GPU-", "MIG-")) else ""
     loaded, again = _count(row["reloaded"], "stored partition"), _count(row["recomputed"], "finished task")

@@ -94,6 +94,8 @@ class Blame:
 
     suspect: Suspect
     reason: str
+    culprit: bool = False
+    """Whether it is known that tasks are to blame: devices that have nothing else in common met it."""
 
 
 Trail = list[Failure | None]
@@ -205,7 +207,7 @@ class Attribution:
         if len(devices) > 1:
             same = [device for device, keys in devices.items() if failure.key in keys]
             who = f"task {failure.key!r}" if len(same) > 1 else f"tasks {failure.prefix!r}"
-            return Blame(Suspect.TASK, f"{failure.code} on {', '.join(sorted(devices))}: {who} are to blame")
+            return Blame(Suspect.TASK, f"{failure.code} on {', '.join(sorted(devices))}: {who} are to blame", True)
         if elsewhere := self._elsewhere(failure):
             return Blame(Suspect.DEVICE, f"task {failure.key!r} succeeded on {', '.join(sorted(elsewhere))}")
         return Blame(failure.suspect, f"{failure.code} was met on {failure.device} only, and not yet tried elsewhere")

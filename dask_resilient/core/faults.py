@@ -93,7 +93,8 @@ def overridden(table: Mapping[int, R], changes: object, unknown: R, title: str, 
         For what is no such mapping; the message names the row and the field.
     """
     if not isinstance(changes, Mapping):
-        raise SettingError(f"{file}: {changes!r} must be a mapping of {title} codes to rows, as 79: {{class: drain}}")
+        example = f"{_example(title)}: {{class: drain}}"
+        raise SettingError(f"{file}: {changes!r} must be a mapping of {title} codes to rows, as {example}")
     rows = dict(table)
     for raw, fields in changes.items():
         code = _code(raw, title, file)
@@ -112,7 +113,11 @@ def _code(raw: object, title: str, file: str) -> int:
         return raw
     if isinstance(raw, str) and raw.isascii() and raw.isdigit():
         return int(raw)
-    raise SettingError(f"{file}: {title} {raw!r} is no code; give a number such as 79")
+    raise SettingError(f"{file}: {title} {raw!r} is no code; give a number such as {_example(title)}")
+
+
+def _example(title: str) -> int:
+    return 79 if title == "XID" else 700
 
 
 def _attribute(name: object) -> str:

@@ -106,14 +106,15 @@ def judge(
         cls = together(cls for _, _, cls in asked)
         others = [other.evidence for _, other, _ in asked if other is not finding][: SHOWN - 1]
         if cls is not Class.OBSERVE:
-            return _verdict(baseline.device, cls, rule, finding, others, unknown)
+            readable = cls.readable or (cls is Class.KILL and _alive(baseline.device, found))
+            return _verdict(baseline.device, cls, rule, finding, others, unknown, readable=readable)
     doubt = next(((rule, finding) for rule, finding in found if finding.cls is None), None)
     if doubt is not None or not _proven(history):
         # Where nothing puts it in doubt, what is noted may be why nothing is known: a worker that is busy and silent.
         noted = next(((rule, finding) for rule, finding, _ in asked), None)
         return _in_doubt(baseline.device, doubt or noted, unknown)
     if asked:
-        return _verdict(baseline.device, Class.OBSERVE, rule, finding, others, unknown)
+        return _verdict(baseline.device, Class.OBSERVE, rule, finding, others, unknown, readable=True)
     return Verdict(baseline.device, Health.HEALTHY, Class.OBSERVE, "", (), True, unknown=unknown)
 
 
@@ -123,13 +124,27 @@ def _findings(history: History) -> Iterator[tuple[Rule, Finding]]:
             yield rule, finding
 
 
+def _alive(device: str, found: list[tuple[Rule, Finding]]) -> bool:
+    """Say whether a process that is to be replaced can be read: its memory is the host's, or it only gets no more."""
+    return _on_host(device) or all(finding.readable for _, finding in found if finding.cls is Class.KILL)
+
+
+def _on_host(device: str) -> bool:
+    return device.startswith("host:")
+
+
 def _verdict(
-    device: str, cls: Class, rule: Rule, finding: Finding, others: list[str], unknown: tuple[str, ...]
+    device: str,
+    cls: Class,
+    rule: Rule,
+    finding: Finding,
+    others: list[str],
+    unknown: tuple[str, ...],
+    *,
+    readable: bool,
 ) -> Verdict:
     evidence = (finding.evidence, *others)
-    return Verdict(
-        device, health(cls), cls, _name(rule, finding), evidence, cls.readable, _source(rule, finding), unknown
-    )
+    return Verdict(device, health(cls), cls, _name(rule, finding), evidence, readable, _source(rule, finding), unknown)
 
 
 def _in_doubt(device: str, doubt: tuple[Rule, Finding] | None, unknown: tuple[str, ...]) -> Verdict:
@@ -162,7 +177,7 @@ def _unknown(history: History) -> tuple[str, ...]:
 
 def _proven(history: History) -> bool:
     """Say whether anything that the rules understand is known of the device at present."""
-    proof = _PROOF if history.baseline.device.startswith("host:") else _PROOF - _HOST
+    proof = _PROOF if _on_host(history.baseline.device) else _PROOF - _HOST
     said = (r for r in history.present.values() if r.kind in proof and (r.number is not None or r.value in _WORDS))
     return any(r.kind != Name.CANARY or history.now - r.time <= history.limits.tried for r in said)
 

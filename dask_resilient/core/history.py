@@ -32,6 +32,8 @@ class Finding:
     """Which row of a table fired, such as the number of an XID."""
     source: str = ""
     """Of that row, where it has its own."""
+    readable: bool = False
+    """Whether what the process holds can be read although its class says that the process is lost."""
 
 
 class History:

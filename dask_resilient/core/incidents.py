@@ -27,6 +27,8 @@ CAUSES = (
     ("close-worker", "closed on request"),
     ("nanny-close", "closed by its nanny"),
     ("scheduler-remove-worker", "removed on request"),
+    ("resilience-evict", "evicted, since its device is out of service"),
+    ("resilience-restart", "its process was replaced, since it had failed"),
     ("restart", "restarted on request"),
 )
 """Beginnings of the stimulus ids with which Dask removes a worker, in distributed/scheduler.py and worker.py."""

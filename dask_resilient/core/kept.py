@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Iterable, Iterator
 
 from dask_resilient.core.nvml import SLOW_REASONS, SW_THERMAL
-from dask_resilient.core.readings import COUNTERS, Name, Reading
+from dask_resilient.core.readings import COUNTERS, NOTHING, Name, Reading
 
 EVENTS = frozenset({Name.XID, Name.EVENT, Name.CUDA_ERROR})
 """Readings of something that happened: each counts. All others tell of a state, which lasts until the next one."""
@@ -105,6 +105,20 @@ def _slow(reading: Reading) -> int | None:
     return None if number is None else int(number) & (SLOW_REASONS | SW_THERMAL)
 
 
+_LOST = (None, None)
+"""In place of what was said of a name, where nobody knows what the other side knows of it."""
+
+_OURS = frozenset(map(str, Name))
+
+
+def _says_nothing(reading: Reading) -> bool:
+    """Say whether nothing follows from a state: it is not given any more, or is a third party's own and known.
+
+    No rule reads values under names of a third party's own, so only that one is unknown is worth telling.
+    """
+    return reading.value == NOTHING or (reading.value is not None and reading.kind not in _OURS)
+
+
 class Told:
     """What the readings are that the other side does not know yet; thread-safe only under the caller's lock.
 
@@ -116,7 +130,7 @@ class Told:
 
     def __init__(self, every: float) -> None:
         self._every = every
-        self._said: dict[str, tuple[object, str]] = {}
+        self._said: dict[str, tuple[object, str | None]] = {}
         self._since: set[str] = set()
         self._last = float("-inf")
 
@@ -127,6 +141,11 @@ class Told:
             if reading.kind in EVENTS:
                 new.append(reading)
                 continue
+            if _says_nothing(reading):
+                # Told once, and only where something else was told before.
+                if self._forget(reading.name):
+                    new.append(reading)
+                continue
             # The words of a state that is known say what led to it, and change with every line of a log.
             said = (reading.value, reading.text if reading.value is None else "")
             before = self._said.pop(reading.name, None)
@@ -134,7 +153,7 @@ class Told:
             if before != said:
                 new.append(reading)
             self._since.add(reading.name)
-            if len(self._said) > NAMES:
+            while len(self._said) > NAMES:
                 self._forget(next(iter(self._said)))
         return new
 
@@ -142,10 +161,13 @@ class Told:
         """Take in that these news were not told after all."""
         for reading in readings:
             self._forget(reading.name)
+            if reading.kind not in EVENTS:
+                # Not forgotten, else that it says nothing any more would be no news.
+                self._said[reading.name] = _LOST
 
-    def _forget(self, name: str) -> None:
-        self._said.pop(name, None)
+    def _forget(self, name: str) -> bool:
         self._since.discard(name)
+        return self._said.pop(name, None) is not None
 
     def still(self, now: float) -> list[str] | bool:
         """Give the names of states that were read lately, so are as told: True for all, False while it is too early."""

@@ -18,6 +18,9 @@ Value = int | float | bool | str
 TEXT = 1_000
 """Characters of a text that are told."""
 
+NOTHING = ""
+"""Value of a reading that is not given any more: nothing follows from it, and it is no longer unknown either."""
+
 
 class Name(StrEnum):
     """What the built-in rules read. A probe may add names of its own; it is judged by `STATED` only.

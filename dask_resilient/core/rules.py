@@ -15,7 +15,7 @@ from dask_resilient.core.history import Finding, History, class_in
 from dask_resilient.core.hosts import host
 from dask_resilient.core.nvml import DRAIN_P2P, EVENTS, GPU_IS_LOST, NVML_REASONS, RESET_REQUIRED
 from dask_resilient.core.nvml import recovery_action as wanted
-from dask_resilient.core.readings import Name
+from dask_resilient.core.readings import NOTHING, Name
 
 
 def recovery_action(h: History) -> Iterator[Finding]:
@@ -103,13 +103,15 @@ def attribution(h: History) -> Iterator[Finding]:
     for kind, cls, row in ((Name.INDICTED, Class.DRAIN, "device"), (Name.EXHAUSTED, Class.KILL, "memory")):
         for r in h.known(kind):
             if r.number:
-                yield Finding(cls, r.text or f"{kind}: {r.value}", row)
+                # A process that gets no more memory still has what it got.
+                yield Finding(cls, r.text or f"{kind}: {r.value}", row, readable=True)
 
 
 def stated(h: History) -> Iterator[Finding]:
     """Judge by what a probe of a third party says itself."""
     for r in h.known(Name.STATED):
-        yield Finding(class_in(r), f"probe {r.probe}: {r.text or r.value}", r.name.partition(".")[2])
+        if r.value != NOTHING:
+            yield Finding(class_in(r), f"probe {r.probe}: {r.text or r.value}", r.name.partition(".")[2])
 
 
 def events(h: History) -> Iterator[Finding]:

@@ -23,6 +23,8 @@ class Tables:
     def of(cls, rules: Mapping[str, Any] | None) -> Self:
         """Give the tables that a file of rules makes of ours.
 
+        A number that has no row gets one, which starts as what numbers without a row are taken for.
+
         Parameters
         ----------
         rules
@@ -31,7 +33,8 @@ class Tables:
         Raises
         ------
         SettingError
-            For a section, a row or a field that does not exist, or a value that cannot be; the message names it.
+            For a section or a field that does not exist, for a row whose code is no number, or a value that cannot be;
+            the message names it.
         """
         rules = rules or {}
         file = str(rules.get("file", ""))

@@ -11,13 +11,23 @@ import threading
 from collections.abc import Mapping
 from typing import Any
 
-__all__ = ["ask_for_room", "make_room", "peek"]
+__all__ = ["ask_for_room", "make_room", "off_device", "peek"]
 
 _LOOKS = 3
 """A value that moves on between two places may be missed in a look at both."""
 
 
-def peek(data: Any, key: Any) -> Any:
+def off_device(data: Any) -> frozenset[Any] | None:
+    """Give the keys of the values that a ``DeviceHostFile`` has in host memory or on disk; None for any other `data`.
+
+    To be called on the event loop of the worker, where its values move.
+    """
+    if not hasattr(data, "device_buffer"):
+        return None
+    return frozenset(key for level in _levels(data.host_buffer) for key in level)
+
+
+def peek(data: Any, key: Any, *, device: bool = True) -> Any:
     """Give a value as it is kept: what dask-cuda has spilled comes as its ``DeviceSerialized``. May read from disk.
 
     Parameters
@@ -26,13 +36,15 @@ def peek(data: Any, key: Any) -> Any:
         ``worker.data``: a dict, a ``SpillBuffer``, or a ``DeviceHostFile``.
     key
         Key of the value.
+    device
+        Whether it may be on the device.
 
     Raises
     ------
     KeyError
-        If the worker does not have it.
+        If the worker does not have it, or not there.
     """
-    places = _places(data)
+    places = _places(data) if device else _levels(data.host_buffer)
     for _ in range(_LOOKS):
         for place in places:
             try:

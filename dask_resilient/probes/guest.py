@@ -12,15 +12,17 @@ from __future__ import annotations
 import base64
 import itertools
 import json
+import math
 import os
+import re
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any, BinaryIO
 
 from dask_resilient.core.faults import Class
 from dask_resilient.core.messages import sendable
-from dask_resilient.core.readings import Name
+from dask_resilient.core.readings import BUILT_IN, Name
 
 GROUP = "dask_resilient.probes"
 """Group of the entry points."""
@@ -68,6 +70,9 @@ def main(order: dict[str, Any]) -> None:
 
     try:
         probe = _load(order["name"], order["pickle"])
+        if reason := wrong(probe):
+            say({"unloaded": reason})
+            return
         interval = max(LEAST_INTERVAL, float(getattr(probe, "interval", DEFAULT_INTERVAL)))
     except BaseException as e:
         say({"unloaded": _said(e)})
@@ -84,7 +89,13 @@ def main(order: dict[str, Any]) -> None:
 
 def _read(probe: Any, device: str) -> dict[str, Any]:
     try:
-        given = iter(probe.read(device))
+        given = probe.read(device)
+        if not isinstance(given, Iterable):
+            # As where somebody wrote neither "return" nor "yield".
+            shown = "None" if given is None else f"an object of type {type(given).__name__}"
+            reason = f"gave {shown}, not tuples; its method read has to yield them, or to return a list of them"
+            return {"readings": [(PROBE, None, reason)]}
+        given = iter(given)
         found = list(rows(itertools.islice(given, MOST)))
         if len(found) == MOST and next(given, None) is not None:
             found.append((PROBE, None, f"gave more than {MOST} readings in one call; the others are not taken"))
@@ -112,11 +123,19 @@ def rows(given: Iterator[Any]) -> Iterator[tuple[str, object, str]]:
         kind = name.partition(".")[0]
         if kind in _OURS:
             yield PROBE, None, f"gave {name!r}, which is a reading of the built-in probes; use another name"
-        elif reason := _refused(kind, value):
+            continue
+        value = _plain(value)
+        if reason := _refused(kind, value):
             yield name, None, reason
         else:
             value = sendable(value, LENGTH) if isinstance(value, str) else value
             yield name, value, sendable(str(text), LENGTH)
+
+
+def _plain(value: Any) -> Any:
+    """Give a scalar of NumPy, or of what works like it, as what Python has for it."""
+    kind = type(value).__module__.partition(".")[0]
+    return value.item() if kind == "numpy" and getattr(value, "shape", None) == () else value
 
 
 def _refused(kind: str, value: object) -> str:
@@ -129,6 +148,34 @@ def _refused(kind: str, value: object) -> str:
         return f"it states {sendable(repr(value), 100)}, which is no class: those are {', '.join(Class)}"
     if isinstance(value, int) and not -LARGEST <= value < LARGEST:
         return "its value does not fit 64 bits"
+    return ""
+
+
+def wrong_name(name: object) -> str:
+    """Say why something cannot be the name of a probe; empty if it can."""
+    if not isinstance(name, str) or not name:
+        return "it needs a name (text)"
+    if name in BUILT_IN:
+        return f"{name!r} cannot be a name: {', '.join(sorted(BUILT_IN))} are built-in probes; use another one"
+    if not _NAME.fullmatch(name) or len(name) > LENGTH:
+        shown = sendable(name, LENGTH)
+        return f"{shown!r} cannot be a name: use letters, digits, '.', '_' and '-', {LENGTH} at most"
+    return ""
+
+
+_NAME = re.compile(r"[A-Za-z0-9._-]+")
+
+
+def wrong(probe: Any) -> str:
+    """Say why something is no probe; empty if it is one."""
+    name, shown = getattr(probe, "name", None), sendable(repr(probe), LENGTH)
+    if not isinstance(name, str) or not name or not callable(getattr(probe, "read", None)):
+        return f"{shown} is no probe: it needs a name (text) and a method read(device)"
+    if reason := wrong_name(name):
+        return reason
+    interval = getattr(probe, "interval", DEFAULT_INTERVAL)
+    if isinstance(interval, bool) or not isinstance(interval, int | float) or not 0 < interval < math.inf:
+        return f"the interval of {name!r} is {interval!r}; it must be a positive number of seconds"
     return ""
 
 

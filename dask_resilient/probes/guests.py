@@ -5,16 +5,15 @@ from __future__ import annotations
 import base64
 import json
 import logging
-import math
 import sys
 from collections.abc import Callable, Iterable
 from importlib.metadata import entry_points
 from time import time
 from typing import Any
 
-from dask_resilient.core.readings import BUILT_IN, Name, Reading
+from dask_resilient.core.readings import NOTHING, Name, Reading
 from dask_resilient.errors import SettingError
-from dask_resilient.probes.guest import GROUP, LENGTH, PROBE
+from dask_resilient.probes.guest import GROUP, PROBE, wrong, wrong_name
 from dask_resilient.probes.process import FIRST_DELAY, ProbeProcess, Silence
 
 logger = logging.getLogger("dask_resilient")
@@ -54,17 +53,11 @@ def pack(probes: Iterable[Any]) -> tuple[tuple[str, bytes], ...]:
         raise SettingError(f"probes: {probes!r} is no list of probes; write probes=[...]")
     packed: list[tuple[str, bytes]] = []
     for probe in probes:
-        name = getattr(probe, "name", None)
-        if not isinstance(name, str) or not name or not callable(getattr(probe, "read", None)):
-            raise SettingError(f"probes: {probe!r} is no probe: it needs a name (text) and a method read(device)")
-        if name in BUILT_IN or not name.isprintable() or len(name) > LENGTH:
-            why = f"{', '.join(sorted(BUILT_IN))} are built-in probes, and {LENGTH} printable characters are the most"
-            raise SettingError(f"probes: {name[:LENGTH]!r} cannot be a name: {why}; use another one")
+        if reason := wrong(probe):
+            raise SettingError(f"probes: {reason}")
+        name = probe.name
         if name in (known for known, _ in packed):
             raise SettingError(f"probes: two are named {name!r}; give each a name of its own")
-        interval = getattr(probe, "interval", 1.0)
-        if isinstance(interval, bool) or not isinstance(interval, int | float) or not 0 < interval < math.inf:
-            raise SettingError(f"probes: the interval of {name!r} is {interval!r}; it must be a number of seconds")
         try:
             packed.append((name, bytes(cloudpickle.dumps(probe))))
         except Exception as e:
@@ -72,9 +65,16 @@ def pack(probes: Iterable[Any]) -> tuple[tuple[str, bytes], ...]:
     return tuple(packed)
 
 
-def load_entry_points() -> list[str]:
-    """Give the names of the probes that installed packages bring."""
-    return sorted({point.name for point in entry_points(group=GROUP)} - BUILT_IN)
+def load_entry_points() -> tuple[list[str], list[tuple[str, str]]]:
+    """Give the names of the probes that installed packages bring, and those that cannot be, each with the reason."""
+    good, bad = [], []
+    for name in sorted({point.name for point in entry_points(group=GROUP)}):
+        reason = wrong_name(name)
+        if reason:
+            bad.append((name, reason))
+        else:
+            good.append(name)
+    return good, bad
 
 
 class Guest:
@@ -110,6 +110,8 @@ class Guest:
         self._device = device
         self._listen = listen
         self._said = ""
+        self._standing: frozenset[str] = frozenset()
+        """What it stated, or gave as unknown, and has not taken back."""
         self._answered = False
         self._unloaded = False
         self._sent = ""
@@ -159,12 +161,20 @@ class Guest:
         readings = [Reading(self.name, device, self._named(n), v, now, t) for n, v, t in rows if n != PROBE]
         bad = next((text for name, _, text in rows if name == PROBE), "")
         if bad:
-            self._failed(bad)
-        elif self._said:
+            self._failed(bad, readings)
+            return True
+        if self._said:
             self._said = ""
             readings.append(Reading(self.name, device, f"{PROBE}.{self.name}", True, now))
-        self._listen(readings)
+        self._tell(readings)
         return True
+
+    def _tell(self, readings: list[Reading]) -> None:
+        """Pass readings on, and take back what was said before them and is not said any more."""
+        gone = self._standing - {reading.name for reading in readings}
+        self._standing = frozenset(r.name for r in readings if r.value is None or r.kind == Name.STATED)
+        now, device = time(), self._device()
+        self._listen([*readings, *(Reading(self.name, device, name, NOTHING, now) for name in sorted(gone))])
 
     def _named(self, name: str) -> str:
         """Give the name of a reading beside those of other probes, which may have given it the same one."""
@@ -183,11 +193,12 @@ class Guest:
         if silence.seconds and self._answered:
             self._failed(f"has not answered for {silence.seconds:.0f} s")
 
-    def _failed(self, reason: str) -> None:
+    def _failed(self, reason: str, readings: Iterable[Reading] = ()) -> None:
         if self._process.stopped:
             return
         if not self._said:
             logger.warning("dask-resilient: probe %r %s; what it would have read is unknown", self.name, reason)
         self._said = reason
         name = f"{PROBE}.{self.name}"
-        self._listen([Reading.unknown(self.name, self._device(), name, time(), f"probe {self.name!r} {reason}")])
+        text = f"probe {self.name!r} {reason}"
+        self._tell([*readings, Reading.unknown(self.name, self._device(), name, time(), text)])

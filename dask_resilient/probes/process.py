@@ -176,7 +176,7 @@ class ProbeProcess:
             if poll.poll(1000 * min(GLANCE, self._silence)):
                 data = os.read(fd, 65536)
                 if not data:
-                    return "its probe process ended"
+                    return f"its probe process ended{self._how()}"
                 said = monotonic()
                 *lines, rest = (rest + data).split(b"\n")
                 if self._take(lines):
@@ -192,6 +192,20 @@ class ProbeProcess:
                 self._timeouts += 1
                 return f"its probe process has not answered for {patience:g} s: {self._call or 'a call'} hangs"
         return ""
+
+    def _how(self) -> str:
+        """Say how the process ended, as far as that is known soon."""
+        process, deadline = self._process, monotonic() + GLANCE
+        # It is not waited for yet, else its number might be another's when what it has started is killed.
+        options = os.WEXITED | os.WNOWAIT | os.WNOHANG
+        while process is not None and monotonic() < deadline:
+            end = os.waitid(os.P_PID, process.pid, options)
+            if end is not None:
+                if end.si_code == os.CLD_EXITED:
+                    return f" with exit status {end.si_status}"
+                return f" by signal {end.si_status} ({signal.strsignal(end.si_status)})"
+            self._stop.wait(0.01)
+        return ""  # it only closed its output
 
     def _take(self, lines: Sequence[bytes]) -> bool:
         """Take what the process said; say whether it gets on with its work."""

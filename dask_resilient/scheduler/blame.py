@@ -6,8 +6,10 @@ from collections.abc import Callable, Hashable, Mapping
 from time import time
 from typing import Any
 
+from dask_resilient.core import attribution
 from dask_resilient.core.attribution import ALLOCATIONS, Allocations, Attribution
 from dask_resilient.core.cuda_errors import Kind, TaskFault
+from dask_resilient.core.faults import Suspect
 from dask_resilient.core.readings import Name, Reading, task_error
 from dask_resilient.scheduler.verdicts import Record, Verdicts
 
@@ -26,14 +28,25 @@ class Blame:
         Where what was found is judged.
     event
         Logs a structured event.
+    heard
+        Acts on an error, before the device is judged for it.
     """
 
-    def __init__(self, scheduler: Any, verdicts: Verdicts, event: Callable[..., None]) -> None:
+    def __init__(
+        self,
+        scheduler: Any,
+        verdicts: Verdicts,
+        event: Callable[..., None],
+        heard: Callable[[str, str, TaskFault, attribution.Blame], None] = lambda *_: None,
+    ) -> None:
+        self._heard = heard
         self._scheduler = scheduler
         self._verdicts = verdicts
         self._event = event
         self._attribution = Attribution()
         self._allocations = Allocations()
+        self._dead: set[str] = set()
+        """Workers whose process can compute nothing on its device any more: whatever fails there tells nothing new."""
         self.listening = False
         """Whether `transition` is to be called: while nothing has failed it would change nothing."""
 
@@ -44,12 +57,19 @@ class Blame:
             return
         now, key, device = time(), msg["key"], record.member.device
         fault = TaskFault.from_dict(msg["fault"])
-        blame = self._attribution.failed(key, msg["prefix"], device, fault)
+        if worker in self._dead and fault.sticky:
+            # Dask has the next task begun before it tells of an error, so a dead process meets two at least.
+            blame = attribution.Blame(Suspect.UNKNOWN, f"{fault.name}: it follows from an earlier one of its process")
+        else:
+            blame = self._attribution.failed(key, msg["prefix"], device, fault)
+        if fault.sticky:
+            self._dead.add(worker)
         if fault.kind is Kind.CUDA:
             record.seen.add(task_error(device, fault, now))
         elif fault.kind is Kind.ALLOCATION and self._allocations.failed(worker, key, msg["prefix"]):
             text = f"{ALLOCATIONS} or more tasks in a row ran out of memory here, and not elsewhere"
             record.seen.add(Reading("tasks", device, Name.EXHAUSTED, True, now, text))
+        self._heard(worker, msg["prefix"], fault, blame)
         self._event(
             "task-fault",
             worker=worker,
@@ -101,7 +121,16 @@ class Blame:
     def removed(self, address: str) -> None:
         """Take in that a worker, and its process, is gone."""
         self._allocations.gone(address)
+        self._dead.discard(address)
         self._listen()
+
+    def out_of_service(self, device: str) -> None:
+        """Take in that a device is not to be trusted; what it has failed says nothing about tasks."""
+        self._attribution.out_of_service(device)
+
+    def released(self, device: str) -> None:
+        """Take in that a device is back in service."""
+        self._attribution.released(device)
 
     def tick(self, now: float) -> None:
         """Say again what is still so."""

@@ -9,6 +9,7 @@ from typing import Any
 
 from dask_resilient.config import Settings
 from dask_resilient.scheduler.blame import Blame
+from dask_resilient.scheduler.keeper import Keeper
 from dask_resilient.scheduler.members import Member
 from dask_resilient.scheduler.verdicts import Verdicts
 from dask_resilient.scheduler.work import Work
@@ -35,6 +36,8 @@ class Care:
         What the user's file of rules says.
     event
         Logs a structured event.
+    keeper
+        Acts on what is found.
     """
 
     def __init__(
@@ -43,12 +46,15 @@ class Care:
         settings: Settings,
         rules: Mapping[str, Any] | None,
         event: Callable[..., None],
+        keeper: Keeper,
     ) -> None:
         protocol = str(scheduler.address or "").partition("://")[0]
-        self.verdicts = Verdicts(settings, rules, protocol, event)
-        self.blame = Blame(scheduler, self.verdicts, event)
-        self._work = Work(scheduler, self.verdicts, settings.probe_hang)
-        self._on = settings.probe_enabled
+        self._keeper = keeper
+        self.verdicts = Verdicts(settings, rules, protocol, event, keeper.judged)
+        self.blame = Blame(scheduler, self.verdicts, event, keeper.tries.fault)
+        self._work = Work(scheduler, self.verdicts, settings.probe_hang, keeper.tries.hung)
+        self._probes = settings.probe_enabled
+        self._on = settings.probe_enabled or settings.quarantine_enabled
         self._ticks: Any = None
         self._last = 0.0
 
@@ -82,9 +88,11 @@ class Care:
         if now - last > TICK + LATE:
             return
         try:
-            self._work.tick(now)
-            self.blame.tick(now)
-            self.verdicts.tick(now)
+            if self._probes:
+                self._work.tick(now)
+                self.blame.tick(now)
+                self.verdicts.tick(now)
+            self._keeper.tick()
         except Exception:
             logger.exception("dask-resilient: the health of devices is not looked at any more")
             self.stop()

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from time import time
 from typing import TYPE_CHECKING, Any
 
-from dask_resilient.core.manifest import Place, digest
+from dask_resilient.core.manifest import digest
 from dask_resilient.core.outcome import Ending, SaveState
 from dask_resilient.internals.p2p import is_inner_part
 from dask_resilient.scheduler.ledger import Entry
@@ -48,13 +48,33 @@ class Copies:
             return None
         return self._watch.ledger.entry(ts, msg["name"], int(msg["npartitions"]))
 
+    def _late(self, worker: str, msg: Mapping[str, Any]) -> None:
+        """Grant an attempt that was asked for late, if the value is still that of the run which was asked for."""
+        ts = self._watch.scheduler.tasks.get(msg["key"])
+        there = ts is not None and ts.run_id == msg["run_id"] and worker in {ws.address for ws in ts.who_has or ()}
+        entry = self._watch.ledger.late(ts) if there else None
+        # A copy that looked damaged, or was: whoever reads it again has to see the same generation.
+        if entry is None or entry.attempt is not None or entry.place is not None or entry.generation:
+            self._send(worker, "drop", attempt=msg["attempt"])
+            self._watch.keeper.enact.drains.not_saved(worker, msg["key"], "it changed meanwhile, or is saved already")
+        else:
+            self._watch.ledger.grant_late(entry)
+            self._grant(entry, worker, msg["attempt"], int(msg["nbytes"]))
+
     def staged(self, worker: str, msg: Mapping[str, Any]) -> None:
         """Grant an attempt its place, or have it dropped."""
+        if msg.get("late"):
+            self._late(worker, msg)
+            return
         entry = self._known(worker, msg)
         if entry is not None and is_inner_part(entry.task):
             self._send(worker, "drop", attempt=msg["attempt"])
             entry.state, entry.reason = SaveState.NOT_SAVED, INNER_PART
-        elif entry is None or entry.attempt is not None or (entry.place is not None and not entry.suspect):
+        elif (
+            entry is None
+            or entry.attempt is not None
+            or (entry.place is not None and not (entry.suspect or entry.late))
+        ):
             # Superseded; or another attempt is being written (the value was let go and computed again before that
             # ended); or the copy is there already (recomputing was cheaper, or it was out of reach).
             self._send(worker, "drop", attempt=msg["attempt"])
@@ -66,20 +86,21 @@ class Copies:
                 self._send(entry.held[0], "drop", attempt=entry.held[1])
             entry.held = (worker, msg["attempt"], int(msg["nbytes"]))
         else:
+            if entry.late:  # a copy for this run only makes way for that of the milestone
+                entry.late, entry.place = False, None
             self._grant(entry, worker, msg["attempt"], int(msg["nbytes"]))
 
     def _grant(self, entry: Entry, worker: str, attempt: str, nbytes: int) -> None:
         entry.state, entry.reason = SaveState.SAVING, ""
         entry.attempt, entry.worker, entry.nbytes = attempt, worker, nbytes
-        place = Place(entry.milestone, entry.index, entry.generation, attempt)
-        self._send(worker, "write", key=entry.key, attempt=attempt, place=place.to_dict())
+        self._send(worker, "write", key=entry.key, attempt=attempt, place=entry.where(attempt).to_dict())
 
     def committed(self, worker: str, msg: Mapping[str, Any]) -> None:
         """Take in that a receipt is durable; a key that waits for its lineage is loaded instead."""
         entry = self._watch.ledger.entries.get(msg["key"])
         if entry is None or entry.attempt != msg["attempt"]:
             return
-        entry.place = Place(entry.milestone, entry.index, entry.generation, msg["stored_attempt"])
+        entry.place = entry.where(msg["stored_attempt"])
         entry.attempt, entry.worker = None, worker
         entry.state, entry.reason = SaveState.DURABLE, ""
         entry.bad_loads, entry.refused = 0, False
@@ -90,8 +111,10 @@ class Copies:
 
     def not_saved(self, worker: str, msg: Mapping[str, Any]) -> None:
         """Take in that a partition was not saved, and why."""
+        if msg.get("late"):
+            self._watch.keeper.enact.drains.not_saved(worker, msg["key"], str(msg["reason"]))
         if msg["attempt"] is None:
-            entry = self._known(worker, msg)
+            entry = None if msg.get("late") else self._known(worker, msg)
         else:
             entry = self._watch.ledger.entries.get(msg["key"])
             if entry is not None and entry.attempt != msg["attempt"]:
@@ -201,7 +224,8 @@ class Copies:
         if ending is Ending.DAMAGED:
             entry.state, entry.reason = SaveState.REVOKED, str(msg["reason"])
             entry.place = None
-            entry.generation += 1
+            entry.generation += not entry.late  # a late copy lies beside the milestone, whose generations are its own
+            entry.late = False
             if held is not None:
                 self._grant(entry, *held)
             return

@@ -33,6 +33,8 @@ class Entry:
     generation: int = 0
     attempt: str | None = None
     """The attempt that may be written now."""
+    late: bool = False
+    """Whether the copy, or the attempt at one, was taken from a worker that was to leave: for this run only."""
     held: tuple[str, str, int] | None = None
     """Worker, attempt and size of an attempt that waits for the second read of a copy that looked damaged."""
     place: Place | None = None
@@ -55,6 +57,11 @@ class Entry:
     seconds: float = 0.0
     reason: str = ""
 
+    def where(self, attempt: str) -> Place:
+        """Give the place of an attempt; a late one is no part of the milestone, so it lies beside it."""
+        milestone = beside(self.milestone) if self.late else self.milestone
+        return Place(milestone, self.index, self.generation, attempt)
+
     @property
     def usable(self) -> bool:
         """Whether the key may be loaded from the copy."""
@@ -75,12 +82,17 @@ class Entry:
 
     def to_dict(self) -> dict[str, Any]:
         """Give the row, plain types only."""
-        names = ("name", "index", "nbytes", "stored_nbytes", "worker", "seconds", "reason")
+        names = ("name", "index", "nbytes", "stored_nbytes", "worker", "seconds", "reason", "late")
         return {
             **{name: getattr(self, name) for name in names},
             "key": str(self.key),
             "state": str(self.state),
         }
+
+
+def beside(milestone: str) -> str:
+    """Give the directory of late copies of a milestone's partitions, and of those of keys that are no milestone."""
+    return digest(milestone, "late")[:32]
 
 
 @dataclass(slots=True)
@@ -90,6 +102,8 @@ class _Life:
     milestone: str
     seen: set[str] = field(default_factory=set)
     alive: int = 0
+    late: bool = False
+    """Whether it has late copies."""
 
 
 class Ledger:
@@ -110,13 +124,32 @@ class Ledger:
         """Give the entry of a task, a new one if it has none."""
         entry = self.entries.get(task.key)
         if entry is None or entry.task is not task:
-            if entry is not None:
-                self.forget(task.key)
-            collection, index = split_key(task.key)
-            life = self._life(collection, index)
-            entry = Entry(task.key, name, index, life.milestone, npartitions, task)
-            self.entries[task.key] = entry
+            entry = self._new(task, name, npartitions)
+        if entry.name not in self.totals:
+            entry.name, entry.npartitions = name, npartitions  # it may have been saved late, of a worker without store
             self.totals[name] = npartitions
+        return entry
+
+    def late(self, task: Any) -> Entry:
+        """Give the entry of a task whose value is saved late; it need be no milestone."""
+        entry = self.entries.get(task.key)
+        if entry is None or entry.task is not task:
+            entry = self._new(task, split_key(task.key)[0], 1)
+        return entry
+
+    def grant_late(self, entry: Entry) -> None:
+        """Take in that an attempt of a partition is late."""
+        entry.late = True
+        life = self._lives.get(split_key(entry.key)[0])
+        if life is not None:
+            life.late = True
+
+    def _new(self, task: Any, name: str, npartitions: int) -> Entry:
+        if task.key in self.entries:
+            self.forget(task.key)
+        collection, index = split_key(task.key)
+        life = self._life(collection, index)
+        entry = self.entries[task.key] = Entry(task.key, name, index, life.milestone, npartitions, task)
         return entry
 
     def _life(self, collection: str, index: str) -> _Life:
@@ -152,7 +185,8 @@ class Ledger:
 
     def milestones(self) -> set[str]:
         """Give the milestones that keys of this run may be loaded from."""
-        return {life.milestone for life in self._lives.values()}
+        lives = self._lives.values()
+        return {life.milestone for life in lives} | {beside(life.milestone) for life in lives if life.late}
 
     # -- rows --------------------------------------------------------------------------------------------------------
 
@@ -164,13 +198,16 @@ class Ledger:
         """Give a row a milestone name: how many partitions stand where, and how many are released already."""
         counts: dict[str, Counter[str]] = {name: Counter() for name in self.totals}
         for entry in self.entries.values():
-            counts[entry.name][str(entry.state)] += 1
+            if entry.name not in counts:
+                continue  # saved late, and no milestone
+            counts[entry.name]["late" if entry.late and entry.place else str(entry.state)] += 1
             counts[entry.name]["nbytes"] += entry.nbytes if entry.place else 0
         return [
             {
                 "name": name,
                 "total": self.totals[name],
                 "durable": live["durable"],
+                "late": live["late"],
                 "saving": live["saving"],
                 "nbytes": live["nbytes"],
                 "lost": sum(live[s] for s in ("failed", "not saved", "revoked")),
@@ -179,6 +216,10 @@ class Ledger:
             }
             for name, live in counts.items()
         ]
+
+    def saving_on(self, worker: str) -> int:
+        """Count the partitions of one worker whose saving is under way."""
+        return sum(entry.attempt is not None and entry.worker == worker for entry in self.entries.values())
 
     def saving(self) -> int:
         """Count the partitions whose saving is under way."""

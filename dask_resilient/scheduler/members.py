@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from dask_resilient.core.actions import Phase
 from dask_resilient.core.health import Verdict
 
 WAITING = "has not reported yet"
@@ -26,6 +27,9 @@ class Member:
     host: str
     ready: bool = False
     """Whether its side has reported and reads the store, so that loads may go there."""
+    side: bool = False
+    """Whether our side runs on it, with or without store."""
+    phase: Phase = Phase.ACTIVE
     protected: bool = False
     """Whether what it computes is saved."""
     reason: str = WAITING
@@ -59,7 +63,7 @@ class Member:
             "host": self.host,
             "device": self.device,
             "gpu": self.gpu_name,
-            "phase": "active",
+            "phase": str(self.phase),
             **self._health(),
             "reason": self.reason,
             "protected": self.protected,
@@ -68,12 +72,11 @@ class Member:
     def _health(self) -> dict[str, Any]:
         verdict = self.verdict
         if verdict is None:
-            nothing: dict[str, Any] = {"health": "unknown", "rule": "", "readable": None, "since": None, "unknown": []}
-            return {**nothing, "evidence": list(self.evidence)}
+            nothing: dict[str, Any] = dict.fromkeys(("class", "readable", "since"))
+            return {**nothing, "health": "unknown", "rule": "", "unknown": [], "evidence": list(self.evidence)}
         row = verdict.to_dict()
-        return {name: row[name] for name in ("health", "rule", "evidence", "readable", "unknown")} | {
-            "since": self.since
-        }
+        known = {name: row[name] for name in ("health", "rule", "evidence", "readable", "unknown")}
+        return {**known, "class": row["cls"], "since": self.since}
 
 
 class Members:
@@ -81,11 +84,17 @@ class Members:
 
     def __init__(self) -> None:
         self._members: dict[str, Member] = {}
+        self._hosts: dict[str, str] = {}
+        """What hosts call themselves, by what addresses call them: a worker that joins again is known at once."""
 
     def add(self, address: str, name: object, host: str, now: float) -> Member:
         """Take in a worker that joined; it has to report before it gets a load."""
-        member = self._members[address] = Member(address, str(name), host, joined=now)
+        member = self._members[address] = Member(address, str(name), self._hosts.get(host, host), joined=now)
         return member
+
+    def named(self, member: Member, host: str) -> None:
+        """Take in what a worker's host calls itself."""
+        self._hosts[member.host] = member.host = host
 
     def remove(self, address: str) -> None:
         """Forget a worker that left."""
@@ -110,6 +119,10 @@ class Members:
         """Give the addresses of the workers that have just joined and not reported yet."""
         new = (m for m in self._members.values() if m.reason == WAITING and now - m.joined < HOLD_SECONDS)
         return {m.worker for m in new}
+
+    def all(self) -> list[Member]:
+        """Give all of them."""
+        return list(self._members.values())
 
     def rows(self) -> list[dict[str, Any]]:
         """Give a row a worker."""

@@ -9,10 +9,12 @@ import asyncio
 import logging
 import queue
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
-from dask_resilient.store import PosixStore, open_store
+from dask_resilient.core.messages import sendable
+from dask_resilient.core.remembered import is_remembered
+from dask_resilient.store import Calls, PosixStore, devices, open_store
 
 logger = logging.getLogger("dask_resilient")
 
@@ -20,6 +22,9 @@ T = TypeVar("T")
 
 ANSWER_SECONDS = 5.0
 """Longest that a caller waits for the store to be opened or written to."""
+
+READ_SECONDS = 4.0
+"""Longest that what is remembered of devices is read: some of it is better than nothing, which a late answer is."""
 
 
 class StoreQueue:
@@ -37,6 +42,9 @@ class StoreQueue:
         self.store: PosixStore | None = None
         self.reason = ""
         """Why there is no store, empty if there is one."""
+        self._beside: StoreQueue | None = None
+        """For another disk than the store's, so that neither waits for the other where one hangs."""
+        self._forgets = False
         threading.Thread(target=self._run, name="dask-resilient-store", daemon=True).start()
 
     def _run(self) -> None:
@@ -126,6 +134,60 @@ class StoreQueue:
         if store is not None:
             self.submit(lambda: store.renew(run, milestones, ended=ended), lambda _: None)
 
+    async def remembered(self, path: str | None) -> tuple[dict[str, list[dict[str, Any]]], str]:
+        """Read what is remembered of devices, under `path` or else in the store. Never raises.
+
+        Returns
+        -------
+        tuple
+            Entries by device, for `dask_resilient.core.remembered.state`; and why nothing could be read, empty if it
+            could. Either that or entries that are ignored is told with one warning.
+        """
+        queue, calls, root = self._memory(path)
+        if not root:
+            return {}, ""
+        try:
+            found, ignored = await queue.ask(lambda: devices.read_all(calls, root, seconds=READ_SECONDS))
+        except Exception as e:
+            reason = sendable(str(e), 500) or f"{root!r} did not answer within {ANSWER_SECONDS:g} s"
+            logger.warning("dask-resilient: no device is held back, as nothing is known of any: %s", reason)
+            return {}, reason
+        if ignored:
+            what = "dask-resilient: of what is remembered of devices in %r, %d things are ignored; the first: %s"
+            logger.warning(what, root, len(ignored), ignored[0])
+        return found, ""
+
+    def remember(self, path: str | None, device: str, entry: Mapping[str, Any]) -> None:
+        """Append an entry about a device, under `path` or else in the store; does not wait.
+
+        Nothing happens where there is neither, nor for a CPU worker's device. That it failed is logged once.
+        """
+        queue, calls, root = self._memory(path)
+        if not root or not is_remembered(device):
+            return
+        kept = dict(entry)
+
+        def append() -> None:
+            try:
+                devices.append(calls, root, device, kept, make=bool(path))
+            except Exception as e:
+                if not self._forgets:
+                    self._forgets = True
+                    logger.warning("dask-resilient: later runs will not know of all quarantined devices: %s", e)
+
+        queue.submit(append, lambda _: None)
+
+    def _memory(self, path: str | None) -> tuple[StoreQueue, Calls, str]:
+        """Give where devices are remembered, and what is needed to get there; an empty root if nowhere."""
+        if path:
+            self._beside = self._beside or StoreQueue(self._loop)
+            return self._beside, Calls(), path
+        if self.store is not None:
+            return self, self.store.calls, self.store.url
+        return self, Calls(), ""
+
     def close(self) -> None:
         """Take nothing more; what is under way ends by itself."""
         self._jobs.put(None)
+        if self._beside is not None:
+            self._beside.close()

@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from time import time
 from typing import TYPE_CHECKING, Any
 
+from dask_resilient.core.cuda_errors import TaskFault
+from dask_resilient.core.faults import Class
 from dask_resilient.core.outcome import Ending
 from dask_resilient.scheduler.members import Member
 
@@ -37,14 +39,16 @@ class Reports:
         if member is None:
             return
         # Loads on a worker without the store would end as unreachable, and three of them pause reloading everywhere.
-        member.ready = msg["token"] is not None
-        member.host = msg.get("host", member.host)
+        member.side, member.ready = True, msg["token"] is not None
+        watch.members.named(member, str(msg.get("host", member.host)))
+        watch.keeper.joined(member)
         member.protected, member.reason = bool(msg["protected"]), str(msg["reason"])
         if not member.protected:
             self._unprotected(worker, member.reason)
         for problem in msg.get("problems", ()):
             logger.warning("dask-resilient: worker %s: %s", worker, problem)
             watch.event("codec-missing", worker=worker, reason=problem)
+        watch.keeper.hello(worker)
         watch.detour.renew()
         # Where every worker was lost, the next one finds keys that could not be loaded when they were asked for.
         watch.detour.reconsider(list(watch.ledger.entries), "loader")
@@ -54,6 +58,13 @@ class Reports:
         member = self.member(worker)
         if member is not None:
             member.identify(msg)
+            self._watch.keeper.joined(member)
+
+    def fault(self, worker: str, msg: Mapping[str, Any]) -> None:
+        """Hear that a task met an error of CUDA."""
+        watch = self._watch
+        sick = TaskFault.from_dict(msg["fault"]).cls.rank >= Class.KILL.rank
+        watch.keeper.tries.during(msg["key"], worker, sick, lambda: watch.care.blame.fault(worker, msg))
 
     def failed(self, worker: str, msg: Mapping[str, Any]) -> None:
         """Hear that a worker's side could not be set up: it gets no loads and saves nothing."""
@@ -61,6 +72,7 @@ class Reports:
         if member is not None:
             member.reason = str(msg["reason"])
             self._unprotected(worker, member.reason)
+            self._watch.keeper.enact.without_side(worker)
 
     def saving_off(self, worker: str, msg: Mapping[str, Any]) -> None:
         """Hear that a worker saves nothing more."""

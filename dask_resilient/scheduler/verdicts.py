@@ -79,6 +79,8 @@ class Verdicts:
         Of the cluster, such as ``tcp`` or ``ucx``.
     event
         Logs a structured event.
+    heard
+        Acts on what is found.
     """
 
     def __init__(
@@ -87,7 +89,9 @@ class Verdicts:
         rules: Mapping[str, Any] | None,
         protocol: str,
         event: Callable[..., None],
+        heard: Callable[[Record, Verdict], None] = lambda _record, _verdict: None,
     ) -> None:
+        self._heard = heard
         self._on = settings.probe_enabled
         self._limits = Limits(protocol=protocol, xids=Tables.of(rules).xids)
         self._event = event
@@ -110,6 +114,14 @@ class Verdicts:
         if record is not None and record.member.device.startswith("host:"):
             self._baselines.pop(record.member.device, None)
             self._xids.pop(record.member.device, None)
+
+    def released(self, device: str) -> None:
+        """Take in that an operator put a device back: what it reported before, and counted, is held against it no more.
+
+        Else a worker that joins it after that would be sent away for the same XID again.
+        """
+        self._xids.pop(device, None)
+        self._baselines.pop(device, None)
 
     # -- hearing -----------------------------------------------------------------------------------------------------
 
@@ -171,6 +183,7 @@ class Verdicts:
             record.member.since = now
         if before is None or _core(before) != _core(verdict):
             self._changed(record.member, before, verdict)
+        self._heard(record, verdict)
 
     def _gathered(self, record: Record) -> Iterator[Reading]:
         device = record.member.device

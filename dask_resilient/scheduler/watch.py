@@ -21,6 +21,7 @@ from dask_resilient.internals.rows import Rows
 from dask_resilient.internals.versions import unsupported
 from dask_resilient.scheduler.care import Care
 from dask_resilient.scheduler.copies import Copies
+from dask_resilient.scheduler.keeper import Keeper
 from dask_resilient.scheduler.ledger import Ledger
 from dask_resilient.scheduler.lineage import SchedulerLineage
 from dask_resilient.scheduler.members import HOLD_SECONDS, Members
@@ -77,7 +78,8 @@ class Watch:
         self.detour = Detour(scheduler, self, load)
         self.copies = Copies(self)
         self.reports = Reports(self)
-        self.care = Care(scheduler, settings, rules, self.event)
+        self.keeper = Keeper(self)
+        self.care = Care(scheduler, settings, rules, self.event, self.keeper)
         self.rows: Rows | None = None
         self.recovery_off = ""
         """Why recovery is left to Dask, empty if it is not."""
@@ -114,6 +116,7 @@ class Watch:
     def stop(self) -> None:
         """Undo every intrusion on the scheduler, also with loads under way."""
         self.care.stop()
+        self.keeper.stop()
         if self.rows is not None:
             self.rows.undo()
             self.rows = None
@@ -174,7 +177,7 @@ class Watch:
 
     # -- hooks -------------------------------------------------------------------------------------------------------
 
-    def transition(self, key: Any, start: str, finish: str) -> None:  # noqa: C901 - branches cost less than calls here
+    def transition(self, key: Any, start: str, finish: str) -> None:  # noqa: C901, PLR0912 - branches cost less than calls here
         """Hear of every transition. The hot path: a key that is nobody's concern costs a look-up or two."""
         counting = self.book.counting
         if finish == "memory":
@@ -195,10 +198,13 @@ class Watch:
                 self.copies.forget(key)
             if counting:
                 self._closed(self.book.dropped(key, time()))
+            if self.keeper.tries.concerned:
+                self.keeper.tries.forget(key)
         elif finish == "erred" and counting:
             self._closed(self.book.dropped(key, time()))
-        if self.care.blame.listening:
-            self.care.blame.transition(key, finish)
+        if self.care.blame.listening and finish in ("memory", "forgotten"):
+            # Not here: what follows may take tasks back, and these transitions are not over.
+            self.scheduler.loop.add_callback(self.care.blame.transition, key, finish)
 
     def _settle(self) -> None:
         self._closed(self.book.close(time()))
@@ -220,12 +226,14 @@ class Watch:
         incident = self.book.lost(time(), address, member.device if member else "", why, sizes, running)
         for key in scattered:
             incident.seeds.discard(key)
+        self.keeper.lost(address, sizes)
         self.event("loss", **incident.to_dict(EVENT_KEYS))
 
     def removed(self, address: str) -> None:
         """Take in that a worker is gone and its loss is worked off."""
         self._losing = ""
         self.care.removed(address)
+        self.keeper.removed(address)
         self.members.remove(address)
         self.copies.worker_lost(address)
         self._closed(self.book.settle(time()))
@@ -237,11 +245,14 @@ class Watch:
         self.detour.renew()
 
     def _joined(self, address: str, ws: Any) -> None:
-        self.care.joined(self.members.add(address, ws.name, ws.host, time()))
+        member = self.members.add(address, ws.name, ws.host, time())
+        self.care.joined(member)
         # A worker with our preload says at once which device it has; of others a message tells that.
         device = ws.extra.get("resilience")
         if isinstance(device, Mapping):
             self.reports.device(address, device)
+        else:
+            self.keeper.joined(member)
         # Loads that are held for this worker are given up if it has not reported by then.
         self.scheduler.loop.call_later(HOLD_SECONDS, self.detour.renew)
 
@@ -268,7 +279,10 @@ class Watch:
             "saving-off": self.reports.saving_off,
             "loaded": self.reports.loaded,
             "readings": self.care.verdicts.readings,
-            "fault": self.care.blame.fault,
+            "fault": self.reports.fault,
+            "tried": self.keeper.tried,
+            "leaving": self.keeper.enact.leaving,
+            "late": self.keeper.enact.drains.answered,
             "staged": self.copies.staged,
             "committed": self.copies.committed,
             "not-saved": self.copies.not_saved,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Hashable, Iterator
 from dataclasses import dataclass
 from statistics import median
 from typing import Any
@@ -15,6 +15,12 @@ from dask_resilient.scheduler.verdicts import Record, Verdicts
 
 COMPARE = 30.0
 """Seconds between comparisons of devices with each other: half of what a reading counts as present."""
+
+ALARM = 50.0
+"""Times the usual duration after which a task on a device that does nothing is told of where no limit is set, if it has
+run for `ALARM_SECONDS` as well. Judgement."""
+
+ALARM_SECONDS = 300.0
 
 IDLE_CPU = 5.0
 """Percent of one processor below which a worker without a GPU does nothing. Judgement: Dask's own loop takes 2 to 3."""
@@ -40,10 +46,20 @@ class Work:
     verdicts
         Where what was found is judged.
     multiple
-        Times the usual duration after which a task on a device that does nothing is told of; None = never.
+        Times the usual duration after which a task on a device that does nothing is taken to hang; None = never, and
+        one is only told of after `ALARM` times.
+    hung
+        Acts on a task that hangs, or only tells of it.
     """
 
-    def __init__(self, scheduler: Any, verdicts: Verdicts, multiple: float | None) -> None:
+    def __init__(
+        self,
+        scheduler: Any,
+        verdicts: Verdicts,
+        multiple: float | None,
+        hung: Callable[[Record, Hashable, Reading, bool], None] = lambda *_: None,
+    ) -> None:
+        self._hung = hung
         self._scheduler = scheduler
         self._verdicts = verdicts
         self._multiple = multiple
@@ -65,8 +81,7 @@ class Work:
                 pulse = self._pulse(record, ws)
                 self._note(record, now, Name.STALE_METRICS, stale_metrics(pulse, now))
                 self._note(record, now, Name.NOT_ANSWERING, not_answering(pulse, now))
-                if self._multiple is not None:
-                    self._note(record, now, Name.HANG, next(self._hangs(record, ws, now), None))
+                self._look_for_hangs(record, ws, now)
         if now - self._compared >= COMPARE:
             self._compared = now
             self._compare(now)
@@ -98,14 +113,26 @@ class Work:
             interval=heartbeat_interval(len(self._scheduler.workers)),
         )
 
-    def _hangs(self, record: Record, ws: Any, now: float) -> Iterator[Reading]:
+    def _look_for_hangs(self, record: Record, ws: Any, now: float) -> None:
+        asked = self._multiple is not None
+        key, reading = next(self._hangs(record, ws, now), (None, None))
+        if asked:
+            self._note(record, now, Name.HANG, reading)
+        # A worker that does not answer may hold Python's lock and be well: nothing is said of its tasks.
+        if reading is not None and reading.value is not None and Name.NOT_ANSWERING not in record.seen:
+            self._hung(record, key, reading, asked)
+
+    def _hangs(self, record: Record, ws: Any, now: float) -> Iterator[tuple[Hashable, Reading]]:
+        multiple = ALARM if self._multiple is None else self._multiple
         for ts, elapsed in ws.executing.items():
+            if self._multiple is None and elapsed < ALARM_SECONDS:
+                continue
             task = Running(
                 record.member.device, str(ts.key), elapsed, self._usual(ts.prefix.name), _progress(record, ws)
             )
-            reading = hang(task, self._multiple, now)
+            reading = hang(task, multiple, now)
             if reading is not None:
-                yield reading
+                yield ts.key, reading
 
     def _usual(self, prefix: str) -> float | None:
         """Give the median of all tasks of a prefix that were told of lately."""

@@ -39,11 +39,20 @@ def trial(store: str) -> Iterator[Step]:
             yield "open", False, str(e), ADVICE
             return
         yield "open", True, f"{root}: {opened.describe()}", ""
-        directory = root
-    else:
-        directory = next(str(p) for p in (Path(root), *Path(root).parents) if p.exists())
-        yield "open", True, f"no store yet; {directory!r} is tried, installing makes the store", ""
-    yield from _write(directory)
+        yield from _write(root)
+        return
+    directory = next(p for p in (Path(root), *Path(root).parents) if p.exists())
+    if not directory.is_dir():
+        yield "open", False, f"{str(directory)!r} is no directory", ADVICE
+        return
+    steps = list(_write(str(directory)))
+    if all(good for _, good, _, _ in steps):
+        # Only now: that nothing is there yet says nothing about whether a store could be.
+        missing = [str(p) for p in Path(root).parents if not p.exists()]
+        made = f"; installing makes {missing[-1]!r} too" if missing else ""
+        typo = f"if {missing[-1]!r} should be there already, look for a typo in the path" if missing else ""
+        yield "open", True, f"no store yet; {str(directory)!r} is tried, installing makes the store{made}", typo
+    yield from steps
 
 
 def _write(directory: str) -> Iterator[Step]:

@@ -36,10 +36,19 @@ class Faults:
         Sends a message to the scheduler, in order with the worker's own.
     table
         The rows of CUDA errors, with a user's changes.
+    failed
+        Takes each error that was found.
     """
 
-    def __init__(self, worker: Any, send: Callable[[Mapping[str, Any]], None], table: Mapping[int, CudaRow]) -> None:
+    def __init__(
+        self,
+        worker: Any,
+        send: Callable[[Mapping[str, Any]], None],
+        table: Mapping[int, CudaRow],
+        failed: Callable[[TaskFault], None] = lambda _: None,
+    ) -> None:
         self._worker = worker
+        self._failed = failed
         self._send = send
         self._table = table
 
@@ -53,6 +62,7 @@ class Faults:
             if fault is not None:
                 msg = {"kind": "fault", "key": key, "run_id": task.run_id, "prefix": key_split(key)}
                 self._send({**msg, "fault": fault.to_dict()})
+                self._failed(fault)
         except Exception:
             logger.exception("dask-resilient: the error of task %r could not be classified", key)
 

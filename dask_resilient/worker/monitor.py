@@ -14,11 +14,13 @@ from dataclasses import replace
 from time import monotonic, time
 from typing import TYPE_CHECKING, Any
 
+from dask_resilient.core.cuda_errors import TaskFault
 from dask_resilient.core.kept import Told
-from dask_resilient.core.readings import Name, Reading
+from dask_resilient.core.readings import Reading
 from dask_resilient.core.tables import Tables
 from dask_resilient.probes import device as probes
 from dask_resilient.probes.canary import Canary
+from dask_resilient.probes.guest import PROBE
 from dask_resilient.probes.guests import Guest, load_entry_points
 from dask_resilient.worker.faults import Faults
 from dask_resilient.worker.pace import Pace
@@ -38,8 +40,6 @@ GATHER = 0.05
 MOST = 2_000
 """Readings that wait at most while the event loop does not get to run, the newest."""
 
-NAMES = frozenset(map(str, Name))
-
 FIRST = 0.2
 """Seconds from the start to the first canary: the worker's own start comes first."""
 
@@ -55,9 +55,17 @@ class Monitor:
         What the user's file of rules says.
     guests
         Probes of the user, each with its name, pickled.
+    failed
+        Takes errors of CUDA that tasks met.
     """
 
-    def __init__(self, side: Side, rules: Mapping[str, Any] | None, guests: Sequence[tuple[str, bytes]]) -> None:
+    def __init__(
+        self,
+        side: Side,
+        rules: Mapping[str, Any] | None,
+        guests: Sequence[tuple[str, bytes]],
+        failed: Callable[[TaskFault], None],
+    ) -> None:
         self._worker = side.worker
         self._settings = side.settings
         self._gpu = side.gpu
@@ -67,7 +75,7 @@ class Monitor:
         self._gauge: probes.Gauge | None = None
         self._canary = Canary()
         self._tried = monotonic()
-        self._faults = Faults(side.worker, side.send_now, Tables.of(rules).cuda)
+        self._faults = Faults(side.worker, side.send_now, Tables.of(rules).cuda, failed)
         self._pace = Pace()
         self._told = Told(STILL)
         self._new: list[Reading] = []
@@ -98,9 +106,14 @@ class Monitor:
             disk=self._worker.local_directory,
         )
         gauge.listen(self._hear)
+        installed, wrong = load_entry_points()
+        for name, reason in wrong:
+            logger.warning("dask-resilient: probe %r of an installed package is left out: %s", name, reason)
+            text = f"this entry point is left out: {reason}"
+            self._hear([Reading.unknown(PROBE, self._gpu.device(), f"{PROBE}.{name}", time(), text)])
         packed: list[tuple[str, bytes | None]] = [
             *self._packed,
-            *((name, None) for name in load_entry_points() if name not in dict(self._packed)),
+            *((name, None) for name in installed if name not in dict(self._packed)),
         ]
         for name, probe in packed:
             self._guests.append(Guest(name, probe, self._gpu.device, self._hear))
@@ -131,14 +144,9 @@ class Monitor:
 
     def _hear(self, readings: Iterable[Reading]) -> None:
         """Take readings, from any thread."""
-        # Of a GPU that is not this worker's own the others would be told too, and it may never touch it. Values under
-        # names of a third party's own are for no rule: only that one is unknown is worth telling.
+        # Of a GPU that is not this worker's own the others would be told too, and it may never touch it.
         own = self._gpu.uuid() is not None
-        mine = [
-            reading
-            for reading in readings
-            if (own or reading.probe not in probes.OF_THE_GPU) and (reading.kind in NAMES or reading.value is None)
-        ]
+        mine = [reading for reading in readings if own or reading.probe not in probes.OF_THE_GPU]
         with self._lock:
             news = self._told.news(mine)
             first = bool(news) and not self._new

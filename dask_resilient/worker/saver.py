@@ -38,6 +38,8 @@ class Item:
     """The milestone's, compressed; None = the key is none, and its copy is for this run only."""
     place: Place | None = None
     begun: float | None = field(default=None)
+    late: bool = False
+    """Whether it was asked for since the worker is to leave; those come a few at a time."""
 
 
 class Saver:
@@ -93,18 +95,26 @@ class Saver:
 
     # -- called inside tasks -----------------------------------------------------------------------------------------
 
-    def queue(self, item: Item) -> str | None:
-        """Queue a partition, waiting within bounds for room; give the reason if it is not taken."""
+    def queue(self, item: Item, wait: float | None = None) -> str | None:
+        """Queue a partition, waiting for room; give the reason if it is not taken.
+
+        Parameters
+        ----------
+        wait
+            Seconds; None = as long as a task may wait.
+        """
         nbytes = item.staged.nbytes
         with self._changed:
             begun = self._clock()
-            wait = allowed_wait(self._task_wait, self._run_wait, begun - self._started, self._threads, self._waited)
+            in_task = wait is None
+            if wait is None:
+                wait = allowed_wait(self._task_wait, self._run_wait, begun - self._started, self._threads, self._waited)
 
             def ready() -> bool:
                 return self.off is not None or self._closing or fits(nbytes, self.staged, self._limit)
 
             taken = self._changed.wait_for(ready, timeout=wait)
-            self._waited += self._clock() - begun
+            self._waited += (self._clock() - begun) if in_task else 0.0
             if self.off is not None:
                 return self.off
             if self._closing:
@@ -142,10 +152,15 @@ class Saver:
             if item is not None and item.begun is None:
                 self._let_go(attempt)
 
-    def shed(self, reason: str) -> None:
-        """Let go of everything that is not being written."""
+    def ended(self, attempt: str, wait: float) -> bool:
+        """Wait until an attempt is written or let go of; say whether it is."""
         with self._changed:
-            gone = [item for item in self._items.values() if item.begun is None]
+            return self._changed.wait_for(lambda: attempt not in self._items, timeout=wait)
+
+    def shed(self, reason: str, *, late: bool = True) -> None:
+        """Let go of everything that is not being written, with what is saved late or without."""
+        with self._changed:
+            gone = [item for item in self._items.values() if item.begun is None and (late or not item.late)]
             for item in gone:
                 self._let_go(item.attempt)
         for item in gone:
@@ -245,5 +260,6 @@ class Saver:
 
     def _not_saved(self, item: Item, reason: str, *, failed: bool = False) -> None:
         self._send(
-            {"kind": "not-saved", "key": item.key, "attempt": item.attempt, "reason": reason, "failed": failed},
+            {"kind": "not-saved", "key": item.key, "attempt": item.attempt, "reason": reason, "failed": failed}
+            | ({"late": True} if item.late else {}),
         )

@@ -24,6 +24,7 @@ from dask_resilient.errors import StoreError
 from dask_resilient.internals.unlink import Unlink
 from dask_resilient.protocols import PartitionStore
 from dask_resilient.store import open_store
+from dask_resilient.worker.duty import Duty
 from dask_resilient.worker.gpu import Gpu
 from dask_resilient.worker.loader import Loader
 from dask_resilient.worker.monitor import Monitor
@@ -78,7 +79,8 @@ class Side:
         self.reason = "its store is not open yet"
         self._unlink = Unlink(worker)
         self.gpu = Gpu(worker, self.send)
-        self._monitor = Monitor(self, rules, probes)
+        self._duty = Duty(self)
+        self._monitor = Monitor(self, rules, probes, self._duty.failed)
         self._loader = Loader(self)
         self._check: Any = None
         self._token = token
@@ -147,6 +149,7 @@ class Side:
             # A worker that closes still handles what is on its way, loads too.
             self._unlink.undo()
         self._monitor.stop()
+        self._duty.stop()
         self.gpu.stop()
         if self.worker.stream_handlers.get(OP) == self._handle:
             # Messages may still be on their way: an op without handler would close the scheduler's connection.
@@ -182,7 +185,7 @@ class Side:
             return
         if do == "verify":
             threading.Thread(target=self._loader.verify, kwargs=msg, name="dask-resilient-verify", daemon=True).start()
-        elif self.saver is None:
+        elif self._duty.handle(do, msg) or self.saver is None:
             return
         elif do == "write":
             self.saver.grant(msg["key"], msg["attempt"], Place.from_dict(msg["place"]))
@@ -198,7 +201,7 @@ class Side:
         share = manager.memory_target_fraction or manager.memory_spill_fraction
         limit = share * manager.memory_limit if share and manager.memory_limit else None
         if limit and self.worker.monitor.get_process_memory() > limit:
-            self.saver.shed("the worker passed its memory target")
+            self.saver.shed("the worker passed its memory target", late=False)
 
     def transition(self, key: Any, start: str, finish: str) -> None:
         """Hear of every transition of the worker's tasks. Never raises."""
@@ -251,14 +254,15 @@ class Side:
             staged = replace(staged, dimension_names=dims)
         attempt = uuid4().hex
         who = self._who(key, ticket)
-        facts = self._facts(key, begin) | {"temporary": description is None}
+        facts = self.facts(key, begin) | {"temporary": description is None}
         item = Item(attempt, key, staged, facts, description)
         reason = self.saver.queue(item)
         if reason is None:
             self.send({"kind": "staged", "attempt": attempt, "nbytes": staged.nbytes, **who})
         return reason
 
-    def _facts(self, key: Any, begin: float) -> dict[str, Any]:
+    def facts(self, key: Any, begin: float) -> dict[str, Any]:
+        """Give what a receipt says of where a partition comes from."""
         host = socket.gethostname()
         now = time()
         return {

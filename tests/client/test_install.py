@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import dask
 import pytest
 from distributed import Client, LocalCluster
 
@@ -69,6 +70,47 @@ def test_a_second_install_with_another_store_is_told_that_it_has_no_effect(clien
     res.uninstall()
     with dr.install(client, store=tmp_path / "store") as res:
         assert all(row["protected"] for row in res.workers())
+
+
+class Fans:
+    name = "fans"
+
+    def read(self, device: str) -> list[Any]:
+        return []
+
+
+class Other(Fans):
+    name = "other"
+
+
+def test_a_second_install_with_other_probes_or_rules_is_told_that_it_has_no_effect(
+    client: Client, tmp_path: Path, recwarn: pytest.WarningsRecorder
+) -> None:
+    """The same ones, and none, are no trouble."""
+    (tmp_path / "rules.yaml").write_text("xid: {79: {class: drain}}")
+    (tmp_path / "other.yaml").write_text("xid: {79: {class: kill}}")
+    rules = "resilience.probe.rules"
+    with dask.config.set({rules: tmp_path / "rules.yaml"}):
+        res = dr.install(client, store=tmp_path / "store", probes=[Fans])
+        dr.install(client, store=tmp_path / "store", probes=[Fans])
+    dr.install(client, store=tmp_path / "store")
+    assert not recwarn.list
+    with dask.config.set({rules: tmp_path / "other.yaml"}), pytest.warns(dr.ResilienceWarning) as said:
+        dr.install(client, store=tmp_path / "store", probes=[Other])
+    texts = [str(warning.message) for warning in said]
+    for what in ("probes", "rules"):
+        assert [text for text in texts if f"keeps its {what}" in text and "call uninstall()" in text], texts
+    res.uninstall()
+
+
+def test_probes_that_do_not_run_are_told(client: Client, tmp_path: Path) -> None:
+    """They were given, and switched off."""
+    with (
+        dask.config.set({"resilience.probe.enabled": False}),
+        pytest.warns(dr.ResilienceWarning, match=r"fans do not run: resilience\.probe\.enabled is false") as said,
+    ):
+        dr.install(client, store=tmp_path / "store", probes=[Fans]).uninstall()
+    assert len(said) == 1
 
 
 def test_an_error_of_the_store_is_one_sentence(client: Client, tmp_path: Path) -> None:

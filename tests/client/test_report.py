@@ -20,7 +20,13 @@ STATUS: dict[str, Any] = {
 }
 HEALTHY = {"health": "healthy", "rule": "", "evidence": [], "readable": True, "since": 1.7e9}
 WORKER = {"worker": "tcp://a", "name": "0", "device": "GPU-1", "reason": "", "protected": True, **HEALTHY}
-LOST = {"health": "unhealthy", "rule": "nvml.15", "evidence": ["NVML: the GPU is lost"], "readable": False}
+LOST = {
+    "health": "unhealthy",
+    "class": "evict",
+    "rule": "nvml.15",
+    "evidence": ["NVML: the GPU is lost"],
+    "readable": False,
+}
 UNKNOWN = {"health": "unknown", "rule": "", "evidence": [], "readable": None}
 LOSS = {
     "id": 1,
@@ -73,7 +79,7 @@ def report(*, milestones: list[Any] = (), workers: list[Any] = (WORKER,), **rows
         ({}, "Of 1 worker: 1 healthy."),
         (
             {"workers": [WORKER, {**WORKER, **LOST}]},
-            "UNHEALTHY GPU-1, worker 0: rule nvml.15: NVML: the GPU is lost. What it holds there cannot be read any",
+            "UNHEALTHY (evict) GPU-1, worker 0: rule nvml.15: NVML: the GPU is lost. What it holds there cannot be",
         ),
         ({"workers": [{**WORKER, **UNKNOWN}]}, "UNKNOWN GPU-1, worker 0: no reason is known."),
         ({}, "no worker was lost"),

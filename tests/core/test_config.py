@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import dask
@@ -43,6 +46,12 @@ def test_the_defaults_of_the_yaml_are_the_defaults_of_the_class() -> None:
         ("resilience.probe.hang", True, "a number of times from 2 on, or null"),
         ("resilience.probe.kernel-log", None, "a path"),
         ("resilience.probe.rules", 7, "a path to a YAML file"),
+        ("resilience.probe.rules", "", "a path to a YAML file, or null"),
+        ("resilience.probe", False, "resilience.probe = False must be a mapping such as {enabled: false}"),
+        ("resilience.probe", "x", "resilience.probe = 'x' must be a mapping such as {enabled: false}"),
+        ("resilience.probe", None, "resilience.probe = None must be a mapping such as {enabled: false}"),
+        ("resilience.save", 0.1, "resilience.save = 0.1 must be a mapping such as {memory: 0.1}"),
+        ("resilience", False, "resilience = False must be a mapping such as {enabled: false}"),
         ("resilience.probe.enabld", True, "did you mean resilience.probe.enabled?"),
         ("resilience", 3, "must be a mapping"),
     ],
@@ -61,6 +70,35 @@ def test_times_are_read_as_dask_reads_them() -> None:
     assert (settings.save_task_wait, settings.leave) == (120.0, 7.0)
 
 
+@pytest.mark.parametrize("text", ["resilience: {probe: false}", "resilience: {probe: }", "resilience: off"])
+def test_a_group_that_is_none_in_a_file_of_dask_is_named(text: str, tmp_path: Path) -> None:
+    """Dask itself puts the defaults in its place, so it is looked for before."""
+    (tmp_path / "mine.yaml").write_text(text)
+    code = "from dask_resilient import config; config.read()"
+    env = {**os.environ, "DASK_CONFIG": str(tmp_path / "mine.yaml")}
+    done = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True, check=False)
+    assert "must be a mapping such as {enabled: false}" in done.stderr
+
+
+def test_no_time_for_the_canary_is_never() -> None:
+    """As 0 is; elsewhere null is no time."""
+    with dask.config.set({"resilience.probe.canary": None}):
+        assert config.read().probe_canary == 0
+    with dask.config.set({"resilience.leave": None}), pytest.raises(SettingError, match="must be a number"):
+        config.read()
+
+
+def test_a_file_of_rules_is_found_in_the_home_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As a text, or as a path."""
+    monkeypatch.setenv("HOME", str(tmp_path))
+    (tmp_path / "rules.yaml").write_text("xid: {79: {class: drain}}")
+    for given in ("~/rules.yaml", Path("~/rules.yaml"), tmp_path / "rules.yaml"):
+        with dask.config.set({"resilience.probe.rules": given}):
+            path = config.read().probe_rules
+        rules = config.read_rules(path)
+        assert rules == {"file": str(given), "xid": {79: {"class": "drain"}}}
+
+
 def test_a_file_of_rules_is_read_on_the_client(tmp_path: Path) -> None:
     """And checked there; what it says travels."""
     path = tmp_path / "rules.yaml"
@@ -77,6 +115,13 @@ def test_a_file_of_rules_is_read_on_the_client(tmp_path: Path) -> None:
         ("", "must hold a mapping"),
         ("xid: {79: {class: worse}}", "class = 'worse' must be one of"),
         ("xids: {}", "no section 'xids'"),
+        ("file: other.yaml", "no section 'file'"),
+        ("xid:\n  79: {class: drain}\n  13: {class: kill}\n  79: {class: kill}", "line 4: '79' is there twice"),
+        ("xid: {79: {class: drain,\n class: kill}}", "line 2: 'class' is there twice"),
+        ("xid: {}\ncuda: {}\nxid: {}", "line 3: 'xid' is there twice"),
+        ("cuda: {many: {class: kill}}", "give a number such as 700"),
+        ("xid: {many: {class: kill}}", "give a number such as 79"),
+        ("cuda: [700]", "as 700: {class: drain}"),
         ("xid: {79: {class: drain}", "cannot be read"),
         ("xid: {79: 2024-13-45}", "cannot be read"),
         ("[" * 20_000, "cannot be read"),

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import pytest
 
+from dask_resilient.core import counters
 from dask_resilient.core.faults import Class
 from dask_resilient.core.health import Health, health
+from dask_resilient.core.history import History
 from dask_resilient.core.limits import Limits
-from dask_resilient.core.readings import Baseline, Name, Reading
+from dask_resilient.core.readings import COUNTERS, Baseline, Name, Reading
+from dask_resilient.core.rules import RULES
 from tests.support.readings import GPU, NOW, OTHER, TCP, UCX, WELL, Value, check, reading, verdict
 
 # -- counters and states ---------------------------------------------------------------------------------------------
@@ -227,6 +230,31 @@ def test_metrics_that_stand_still_leave_the_device_unknown() -> None:
     assert (found.health, found.rule, found.evidence) == (
         *(Health.UNKNOWN, "work.stale-metrics", ("they stand still",)),
     )
+
+
+def test_what_is_judged_by_its_rise_is_a_counter(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else it has no baseline, so its rule never fires: a name that a rule asks for by rise is in `COUNTERS`."""
+    asked: set[str] = set()
+    monkeypatch.setattr(Baseline, "rise", lambda self, r: asked.add(r.kind) or 0.0)
+    monkeypatch.setattr(History, "rise", lambda self, name, seconds: asked.add(found_kind(name)) or (0.0, 0.0))
+    for limits in (TCP, UCX):
+        verdict(*(reading(name, 1) for name in Name), limits=limits)
+    assert asked == COUNTERS
+
+
+def test_every_rule_about_counters_has_its_edges() -> None:
+    """In the table above, or in a test of its own that is named here."""
+    elsewhere = {
+        "temperature": test_heat_counts_within_two_degrees_of_shutdown,
+        "memory-temperature": test_hot_memory_degrades,
+        "slow-down": test_slow_down_by_hardware_counts_from_six_of_ten_minutes,
+        "nvlink-errors": test_errors_of_links_count_by_their_rate,
+        "pcie": test_replays_of_the_bus_count_by_generation_and_lanes,
+    }
+    found = set()
+    for name, value, before, limits, _ in NAME_ONLY.values():
+        found.add(verdict(WELL, reading(name, value), before=before, limits=limits).rule.partition(".")[0])
+    assert {rule.name for rule in RULES if rule.judge.__module__ == counters.__name__} <= found | set(elsewhere)
 
 
 # -- the baseline ----------------------------------------------------------------------------------------------------

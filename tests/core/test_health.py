@@ -14,7 +14,7 @@ from dask_resilient.core.faults import Class
 from dask_resilient.core.health import Health, Verdict, judge
 from dask_resilient.core.limits import Limits
 from dask_resilient.core.nvml import EVENTS, NVML_REASONS
-from dask_resilient.core.readings import Baseline, Name, Reading, canary, task_error
+from dask_resilient.core.readings import NOTHING, Baseline, Name, Reading, canary, task_error
 from dask_resilient.core.rules import RULES
 from dask_resilient.core.xid import TABLE, with_overrides
 from tests.support.readings import GPU, NOW, OTHER, TCP, UCX, WELL, check, reading, verdict
@@ -309,6 +309,36 @@ def test_a_third_party_states_its_class(cls: Class) -> None:
     found = verdict(Reading("mine", GPU, "stated.fan", str(cls), NOW, "the fan is broken"))
     check(found, cls, "stated.fan")
     assert found.evidence == ("probe mine: the fan is broken",)
+
+
+def test_what_a_third_party_states_no_more_says_nothing() -> None:
+    """As if it had never said it; it proves nothing either."""
+    said = Reading("mine", GPU, "stated.fan", "drain", NOW - 5, "the fan is broken")
+    found = verdict(WELL, said, Reading("mine", GPU, "stated.fan", NOTHING, NOW))
+    assert (found.health, found.rule, found.evidence, found.unknown) == (Health.HEALTHY, "", (), ())
+    assert verdict(Reading("mine", GPU, "stated.fan", NOTHING, NOW)).health is Health.UNKNOWN
+
+
+NO_MEMORY = Reading("tasks", GPU, Name.EXHAUSTED, 5, NOW, "5 tasks in a row got no memory")
+ILLEGAL = Reading("tasks", GPU, "cuda-error.700", "kill", NOW, "cudaErrorIllegalAddress")
+
+
+@pytest.mark.parametrize(
+    ("device", "readings", "readable"),
+    [
+        ("host:h/0", [ILLEGAL], True),
+        ("host:h/0", [NO_MEMORY], True),
+        (GPU, [NO_MEMORY], True),
+        (GPU, [ILLEGAL], False),
+        (GPU, [NO_MEMORY, ILLEGAL], False),
+    ],
+)
+def test_a_process_to_replace_can_be_read_where_its_memory_can(
+    device: str, readings: list[Reading], readable: bool
+) -> None:
+    """A CUDA context that died takes only what is on a GPU; one that gets no more memory keeps what it has."""
+    found = judge([r.at(device, NOW) for r in readings], Baseline(device), TCP, NOW)
+    assert (found.cls, found.health, found.readable) == (Class.KILL, Health.UNHEALTHY, readable)
 
 
 @pytest.mark.parametrize("bit", sorted(EVENTS))

@@ -6,7 +6,7 @@ import pytest
 
 from dask_resilient.core import kept
 from dask_resilient.core.kept import Kept, Told
-from dask_resilient.core.readings import Name, Reading
+from dask_resilient.core.readings import NOTHING, Name, Reading
 
 
 def reading(name: str, value: float | str | None, time: float = 0.0, text: str = "") -> Reading:
@@ -129,11 +129,11 @@ def test_only_changes_are_told() -> None:
 def test_what_was_read_again_is_told_of_once_in_a_while() -> None:
     """All together where all were read; by name where some were not, since those may be no more."""
     told = Told(every=20)
-    told.news([reading("a", 1), reading("b", 1)])
+    told.news([reading(Name.MARGIN, 1), reading(Name.INFOROM, 1)])
     assert told.still(0) is True
     assert told.still(19) is False
-    told.news([reading("a", 1)])
-    assert told.still(20) == ["a"]
+    told.news([reading(Name.MARGIN, 1)])
+    assert told.still(20) == [Name.MARGIN]
     assert told.still(40) == []
 
 
@@ -150,6 +150,28 @@ def test_names_without_end_fill_nothing() -> None:
     """Those that were read longest ago are forgotten; what is read again and again is told once."""
     told = Told(every=20)
     for i in range(3 * kept.NAMES):
-        told.news([reading("always", 1), reading(f"thing.{i}", None, text="no")])
+        told.news([reading(Name.MARGIN, 1), reading(f"thing.{i}", None, text="no")])
     assert len(told._said) == kept.NAMES
-    assert told.news([reading("always", 1)]) == []
+    assert told.news([reading(Name.MARGIN, 1)]) == []
+
+
+@pytest.mark.parametrize(
+    ("first", "last"),
+    [
+        (reading("probe.fans.fan.0", None, text="no sensor"), reading("probe.fans.fan.0", 1200)),
+        (reading("probe.fans.fan.0", None, text="no sensor"), reading("probe.fans.fan.0", NOTHING)),
+        (reading("stated.fans", "drain"), reading("stated.fans", NOTHING)),
+    ],
+    ids=["known again", "not given any more", "not stated any more"],
+)
+def test_what_a_third_party_takes_back_is_told_once(first: Reading, last: Reading) -> None:
+    """And only where something was told before; also where that it was taken back had to be cut off."""
+    told = Told(every=20)
+    assert told.news([last]) == []
+    assert told.news([first]) == [first]
+    assert told.news([last, last]) == [last]
+    assert told.still(0) == []
+    told.news([first])
+    told.untold(told.news([last]))
+    assert told.news([last]) == [last]
+    assert told.news([last]) == []

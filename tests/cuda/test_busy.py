@@ -50,6 +50,7 @@ def test_nobody_is_called_sick(x):
     events = [event for _, event in x.client.get_events("resilience") if event["action"] == "health"]
     assert rounds >= 2
     assert not [event for event in events if event["health"] == "unhealthy"], events
+    assert not [row for row in x.handle.incidents() if row["kind"] != "loss"]
     x.until(lambda: {row["health"] for row in x.watch.members.rows()} == {"healthy"})
     tried = {r.name for record in x.watch.care.verdicts.records.values() for r in record.told}
     assert "canary" in tried

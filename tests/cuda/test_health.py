@@ -9,7 +9,7 @@ import pytest
 
 from tests.support.waiting import wait_until
 
-FAST = {"probe__interval": 0.5}
+FAST = {"probe__interval": 0.5, "quarantine__observe": True}
 
 
 def health(x, name):

@@ -7,7 +7,9 @@ import faulthandler
 import gc
 import json
 import logging
+import subprocess
 import sys
+import tempfile
 import time
 from collections import Counter
 from pathlib import Path
@@ -20,6 +22,10 @@ from tests.fuzz.log import LOGGERS
 from tests.fuzz.mutations import MUTATIONS
 from tests.fuzz.run import run_case
 from tests.fuzz.shrink import shrink
+
+CHUNK = 100
+"""Runs of one process: Dask keeps every scheduler and worker that ever was in a process, 1.8 MB a run, and looking for
+garbage among them takes longer and longer."""
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -38,12 +44,15 @@ def main(argv: list[str] | None = None) -> int:
         logger = logging.getLogger(name)
         logger.propagate = False
         logger.handlers.clear()  # what they say is judged, and not printed
-    if args.without:
+    if args.runs > CHUNK:
+        figures = chunks(args)
+    elif args.without:
         with MUTATIONS[args.without]():
             figures = many(args)
     else:
         figures = many(args)
-    print(table(figures))  # noqa: T201
+    if args.json is None or args.runs > CHUNK:
+        print(table(figures))  # noqa: T201
     if args.json is not None:
         args.json.write_text(json.dumps(figures, indent=1))
     return 1 if figures["bad"] else 0
@@ -65,8 +74,6 @@ def many(args: argparse.Namespace) -> dict[str, Any]:
         endings += outcome.endings
         functions += outcome.runs
         loads += outcome.loads
-        if not runs % 100:
-            print(f"{runs} runs, {bad} bad", file=sys.stderr, flush=True)  # noqa: T201
         if outcome.problems:
             bad += 1
             failures.update(outcome.kinds)
@@ -89,6 +96,37 @@ def many(args: argparse.Namespace) -> dict[str, Any]:
         "faults": dict(faults.most_common()),
         "seconds": round(time.monotonic() - begin, 1),
     }
+
+
+def chunks(args: argparse.Namespace) -> dict[str, Any]:
+    """Run the seeds, some at a time in a process of their own, and give the figures of all."""
+    begin = time.monotonic()
+    total: dict[str, Any] = {}
+    for first in range(args.seed, args.seed + args.runs, CHUNK):
+        left = args.seconds - (time.monotonic() - begin)
+        if left <= 0 or (args.stop and total.get("bad")):
+            break
+        runs = min(CHUNK, args.seed + args.runs - first)
+        with tempfile.TemporaryDirectory() as directory:
+            file = Path(directory) / "figures.json"
+            command = [sys.executable, "-m", "tests.fuzz", f"--runs={runs}", f"--seed={first}", f"--json={file}"]
+            command += [f"--{name}" for name in ("shrink", "stop") if getattr(args, name)]
+            command += [f"--seconds={left}"] + ([f"--without={args.without}"] if args.without else [])
+            subprocess.run(command, check=False)
+            add(total, json.loads(file.read_text()))
+        print(f"{total['runs']} runs, {total['bad']} bad", file=sys.stderr, flush=True)  # noqa: T201
+    return {**total, "first seed": args.seed, "seconds": round(time.monotonic() - begin, 1)}
+
+
+def add(total: dict[str, Any], figures: dict[str, Any]) -> None:
+    """Add figures to others: numbers and counts are summed, texts stay."""
+    for name, value in figures.items():
+        if isinstance(value, dict):
+            total[name] = dict((Counter(total.get(name, {})) + Counter(value)).most_common())
+        elif isinstance(value, int | float):
+            total[name] = total.get(name, 0) + value
+        else:
+            total.setdefault(name, value)
 
 
 def table(figures: dict[str, Any]) -> str:

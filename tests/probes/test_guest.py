@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import threading
 
 import msgpack
+import numpy as np
 import pytest
 
 from dask_resilient.errors import SettingError
+from dask_resilient.probes import guest
 from dask_resilient.probes.guest import rows
 from dask_resilient.probes.guests import pack
 
@@ -61,7 +64,14 @@ def test_whatever_it_gives_can_be_sent(odd):
         ([type("P", (Fans,), {"name": "half \udcff"})], "cannot be a name"),
         ([type("P", (Fans,), {"name": "x" * 1000})], "cannot be a name"),
         ([type("P", (Fans,), {"interval": "1s"})], "the interval of 'fans' is '1s'"),
-        ([type("P", (Fans,), {"interval": 0})], "the interval of 'fans' is 0"),
+        ([type("P", (Fans,), {"interval": 0})], "the interval of 'fans' is 0; it must be a positive number of seconds"),
+        (
+            [type("P", (Fans,), {"name": "my fans"})],
+            "'my fans' cannot be a name: use letters, digits, '.', '_' and '-'",
+        ),
+        ([type("P", (Fans,), {"name": "fans\n"})], "cannot be a name"),
+        ([type("P", (Fans,), {"name": "l\u00fcfter"})], "cannot be a name"),
+        ([type("P", (Fans,), {"name": "Fans_2.a-b"}), 3], "3 is no probe"),
         ([type("P", (Fans,), {"interval": float("inf")})], "the interval of 'fans' is inf"),
         ([type("P", (Fans,), {"interval": float("nan")})], "the interval of 'fans' is nan"),
     ],
@@ -70,6 +80,30 @@ def test_what_is_no_probe_is_refused_on_the_client(probes, words):
     """In one sentence with the value."""
     with pytest.raises(SettingError, match=words.replace("(", r"\(")):
         pack(probes)
+
+
+@pytest.mark.parametrize(
+    ("value", "plain"),
+    [(np.int64(3), 3), (np.float32(0.5), 0.5), (np.bool_(True), True), (np.array(7), 7), (np.str_("a"), "a")],
+)
+def test_a_scalar_of_numpy_is_a_number(value, plain):
+    """As what a probe computes with NumPy gives."""
+    ((_, found, reason),) = rows(iter([("a", value)]))
+    assert (found, reason) == (plain, "")
+    assert json.dumps(found) == json.dumps(plain)
+    ((_, found, reason),) = rows(iter([("a", np.zeros(2))]))
+    assert (found, reason[:26]) == (None, "its value is of type ndarr")
+
+
+@pytest.mark.parametrize(
+    ("given", "words"), [(None, "gave None, not tuples"), (7, "gave an object of type int, not tuples")]
+)
+def test_a_read_that_gives_nothing_to_go_through_says_so(given, words):
+    """As where somebody forgot to return."""
+    ((name, value, text),) = guest._read(type("P", (), {"read": lambda self, device: given})(), "GPU-0")["readings"]
+    assert (name, value) == ("probe", None)
+    assert text.startswith(words)
+    assert "yield" in text
 
 
 def test_what_cannot_be_sent_is_refused_on_the_client():

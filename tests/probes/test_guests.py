@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import os
+import signal
 import subprocess
 import sys
 import threading
@@ -47,6 +49,13 @@ class Ends(Fans):
 
     def read(self, device):
         os._exit(3)
+
+
+class Killed(Fans):
+    name = "killed"
+
+    def read(self, device):
+        os.kill(os.getpid(), signal.SIGSEGV)
 
 
 class Mute(Fans):
@@ -132,7 +141,8 @@ BAD = {
     "raises what cannot be shown": (Mute, "raised Dumb"),
     "exits": (Exits, "raised SystemExit('GPU-0')"),
     "hangs": (Hangs, "has not answered for"),
-    "ends": (Ends, "'ends' ended"),
+    "ends": (Ends, "'ends' ended with exit status 3"),
+    "is killed": (Killed, "'killed' ended by signal 11 (Segmentation fault)"),
     "cannot be unpickled": (("fans", b"no pickle"), "cannot be loaded"),
     "no entry point": (("nobody", None), "cannot be loaded"),
     "fakes a built-in reading": (Wrong, "'recovery-action', which is a reading of the built-in probes"),
@@ -276,6 +286,44 @@ def test_one_that_works_again_says_so(run, tmp_path, caplog):
         assert sum("FileNotFoundError" in r.getMessage() for r in caplog.records) == n + 1
 
 
+class Changes(Fans):
+    """States, and does not know, what a file says."""
+
+    name = "changes"
+
+    def __init__(self, file):
+        self.file = file
+
+    def read(self, device):
+        for line in Path(self.file).read_text().splitlines():
+            one = json.loads(line)
+            yield tuple(one) if isinstance(one, list) else one
+
+
+@pytest.mark.parametrize("then", [[], None, [3], [["fan.0", 1200]]], ids=["nothing", "an error", "odd", "known again"])
+def test_what_it_does_not_say_again_is_taken_back(then, run, tmp_path):
+    """At once, with its next call, also where that fails: it counts as long as the probe goes on saying so."""
+    file = tmp_path / "said"
+    file.write_text('["stated.a", "drain", "why"]\n["stated.b", "kill", "why"]\n["fan.0", null, "no sensor"]')
+    told = run(Changes(str(file)))
+    wait_until(lambda: len(told) >= 3)
+    rest = ["stated.b", "kill", "why"]
+    if then is None:
+        file.unlink()
+    else:
+        (tmp_path / "next").write_text("\n".join(json.dumps(one) for one in [rest, *then]))
+        (tmp_path / "next").rename(file)
+    names = {"stated.changes.a", "probe.changes.fan.0"} | ({"stated.changes.b"} if then is None else set())
+    last = {}
+    wait_until(
+        lambda: last.update((r.name, r.value) for r in told) or names <= {n for n, v in last.items() if v in ("", 1200)}
+    )
+    assert last["stated.changes.b"] == ("" if then is None else "kill")
+    taken_back, count = len([r for r in told if r.value == ""]), len(told)
+    wait_until(lambda: len(told) > count + 2)
+    assert len([r for r in told if r.value == ""]) == taken_back, "once"
+
+
 class Unmade(Fans):
     """Cannot be made where it is to run."""
 
@@ -338,14 +386,20 @@ def test_a_probe_without_end_is_cut(run):
 
 
 def test_entry_points_are_found_and_loaded(run, tmp_path, monkeypatch):
-    """As an installed package brings them."""
-    (tmp_path / "fans_package.py").write_text(MODULE)
+    """As an installed package brings them, with the checks of others."""
+    more = "\nclass Nameless:\n    read = Fans.read\nclass Often(Fans):\n    interval = -1\n"
+    (tmp_path / "fans_package.py").write_text(MODULE + more)
     info = tmp_path / "fans-1.0.dist-info"
     info.mkdir()
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: fans\nVersion: 1.0\n")
-    (info / "entry_points.txt").write_text("[dask_resilient.probes]\nfans = fans_package:Fans\n")
+    lines = "fans = fans_package:Fans\nanon = fans_package:Nameless\noften = fans_package:Often\n"
+    (info / "entry_points.txt").write_text(f"[dask_resilient.probes]\n{lines}nvml = fans_package:Fans\n")
     monkeypatch.syspath_prepend(tmp_path)
-    assert load_entry_points() == ["fans"]
-    told = run(("fans", None))
-    wait_until(lambda: told)
+    good, ((bad, reason),) = load_entry_points()
+    assert (good, bad) == (["anon", "fans", "often"], "nvml")
+    assert "are built-in probes" in reason
+    told, anon, often = (run((name, None)) for name in ("fans", "anon", "often"))
+    wait_until(lambda: told and anon and often)
     assert (told[0].name, told[0].value) == ("probe.fans.fan.0", 7)
+    assert "it needs a name (text)" in anon[0].text
+    assert "the interval of 'fans' is -1; it must be a positive number of seconds" in often[0].text

@@ -51,17 +51,29 @@ def test_a_device_is_indicted_by_different_tasks_that_succeed_elsewhere(x):
     fail(x, "a", "k1")
     succeed(x, "b", "k1")
     assert not [e for e in x.row("a")["evidence"] if "succeeded elsewhere" in e]
+    x.blame.removed("a")  # its process was replaced
     fail(x, "a", "k2", prefix="q")
     succeed(x, "b", "k2")
     assert x.health("a") == ("unhealthy", "attribution.device") or "attribution" in str(x.row("a"))
     assert [e for e in x.row("a")["evidence"] if "2 tasks failed here and succeeded elsewhere: k1, k2" in e]
 
 
+def test_what_fails_in_a_dead_process_is_no_second_failure(x):
+    """The task that was begun before the error of the first was heard of says nothing new of the device."""
+    for key in ("k1", "k2", "k3"):
+        fail(x, "a", key, prefix=key)
+    for key in ("k1", "k2", "k3"):
+        succeed(x, "b", key)
+    assert x.health("a") == ("unhealthy", "cuda.700")
+    assert not [e for e in x.row("a")["evidence"] if "succeeded elsewhere" in e]
+
+
 def test_a_task_that_fails_everywhere_blames_no_device(x):
     """The same code on both devices."""
     for key in ("k1", "k2"):
-        fail(x, "a", key)
-        fail(x, "b", key)
+        for worker in ("a", "b"):
+            x.blame.removed(worker)  # its process was replaced
+            fail(x, worker, key)
     assert x.events[-1]["suspect"] == "task"
     assert not [e for w in "ab" for e in x.row(w)["evidence"] if "succeeded elsewhere" in e]
 

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import dask
+from distributed.client import _global_clients
 
 from dask_resilient.scheduler import copies as copies_module
 from dask_resilient.worker import loader as loader_module
@@ -94,6 +95,8 @@ async def _run(
                 raise AssertionError(f"a hang: {x.story()}; {x.log.bad()}") from None
             finally:
                 await x.stop()
+                # An actor's worker makes a client of its own the default of this process, and nobody closes it.
+                _global_clients.clear()
         assert not x.log.bad()
     finally:
         for logger in loggers:

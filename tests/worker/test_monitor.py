@@ -11,7 +11,7 @@ from distributed import LocalCluster
 from distributed.client import Client
 
 import dask_resilient as dr
-from dask_resilient.core.readings import Name, Reading
+from dask_resilient.core.readings import NOTHING, Name, Reading
 from dask_resilient.plugin import NAME
 from dask_resilient.probes import device
 from dask_resilient.worker import monitor
@@ -55,6 +55,20 @@ async def test_a_gpu_that_is_not_the_worker_s_own_is_not_told_of(x: Cluster) -> 
     assert {r.name for r in (*record.told, *record.guests)} & {Name.NVML_RETURN, "fan.0"} == set()
 
 
+@cluster_test(resilience__probe__enabled=True, resilience__probe__interval=30)
+async def test_what_a_third_party_takes_back_leaves_the_row_at_once(x: Cluster) -> None:
+    """A class that is stated no more, and what is known again."""
+    hear = x.workers[0].plugins[NAME].side._monitor._hear
+    row = x.watch.care.verdicts.records[x.workers[0].address].member.to_dict
+    fan, stated = "probe.fans.fan.0", "stated.fans"
+    await until(lambda: row()["health"] == "healthy")
+    hear([Reading.unknown("fans", "", fan, time(), "no sensor"), Reading("fans", "", stated, "degrade", time(), "hot")])
+    await until(lambda: row()["class"] == "degrade" and f"{fan}: no sensor" in row()["unknown"])
+    hear([Reading("fans", "", fan, 1200, time()), Reading("fans", "", stated, NOTHING, time())])
+    await until(lambda: row()["class"] == "observe" and fan not in str(row()["unknown"]))
+    assert (row()["health"], row()["rule"]) == ("healthy", "")
+
+
 @cluster_test(resilience__probe__enabled=True)
 async def test_readings_do_not_pile_up_while_the_loop_stands(x: Cluster) -> None:
     """Of what happened meanwhile the newest are told."""
@@ -81,6 +95,20 @@ async def test_a_text_with_half_a_character_costs_no_worker_its_connection(x: Cl
     row = x.watch.members.get(x.workers[0].address)
     await until(lambda: row.reason == "/half \\udcff: no space")
     assert len(x.scheduler.workers) == 2
+
+
+def test_an_entry_point_that_cannot_be_is_told(tmp_path, monkeypatch, caplog):
+    """In the log, and as unknown with the reason."""
+    monkeypatch.setattr(monitor, "load_entry_points", lambda: ([], [("nvml", "'nvml' cannot be a name")]))
+    with (
+        LocalCluster(n_workers=1, processes=False, dashboard_address=":0") as cluster,
+        Client(cluster) as client,
+        dr.install(client, store=tmp_path / "store") as res,
+    ):
+        wait_until(
+            lambda: "probe.nvml: this entry point is left out: 'nvml' cannot" in str(res.workers()[0]["unknown"])
+        )
+    assert "probe 'nvml' of an installed package is left out" in caplog.text
 
 
 @pytest.fixture

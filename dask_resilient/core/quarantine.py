@@ -1,0 +1,300 @@
+"""The phases of devices: which event leads from which to which, and what is done about it.
+
+Everything here is a function of the events and their times. What follows from an event in a phase stands in
+`dask_resilient.core.phases.TABLE`; what it does not name changes nothing.
+
+1. A device has the phase, its workers are treated alike; only replacing a process is about one worker.
+2. Judgements wait where the `Breaker` says so, facts and operators do not.
+3. Nothing comes back by time alone: an operator says so, or the device itself does and then passes a canary.
+4. No phase is without a way out.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+from dask_resilient.core.actions import (
+    OURS,
+    Action,
+    Admit,
+    Avoid,
+    Cause,
+    Culprit,
+    Decision,
+    Drained,
+    Event,
+    Joined,
+    Judged,
+    Left,
+    Phase,
+    Quarantine,
+    Release,
+    Tick,
+    Tried,
+)
+from dask_resilient.core.breaker import Breaker
+from dask_resilient.core.devices import CANARY, Device, forgettable
+from dask_resilient.core.phases import ASKED, ONE, OUT, TABLE, Ask, Times
+
+
+class Book:
+    """The phases of all devices of one cluster.
+
+    Parameters
+    ----------
+    breaker
+        Says when judgements wait.
+    times
+        How long things take.
+    """
+
+    def __init__(self, breaker: Breaker | None = None, times: Times | None = None) -> None:
+        self.breaker = breaker or Breaker()
+        self.times = times or Times()
+        self.devices: dict[str, Device] = {}
+        self._of: dict[str, Device] = {}
+        """By worker."""
+        self._came: dict[str, float] = {}
+        """When each worker joined."""
+        self._taken: list[tuple[float, str]] = []
+        """When judgements took which device."""
+        self._alarms: dict[str, set[tuple[str, ...]]] = {}
+        """By device, what was declined and why since its phase changed: that is told once."""
+        self._arms: dict[type, Callable[[Any, float], list[Decision]]] = {
+            Joined: self._joined,
+            Left: self._left,
+            Judged: self._judged,
+            Drained: self._drained,
+            Tried: self._tried,
+            Culprit: self._culprit,
+            Quarantine: self._operator,
+            Release: self._operator,
+            Tick: self._tick,
+        }
+
+    def phase(self, device: str) -> Phase:
+        """Give where a device stands."""
+        known = self.devices.get(device)
+        return known.phase if known is not None else Phase.ACTIVE
+
+    def _get(self, name: str) -> Device:
+        return self.devices.setdefault(name, Device(name))
+
+    def handle(self, event: Event, now: float) -> list[Decision]:
+        """Take in an event; give what was decided, for the caller to enact in order."""
+        return self._arms[type(event)](event, now)
+
+    def remember(self, name: str, host: str, cause: Cause, since: float, failed: int, locked: bool) -> list[Decision]:
+        """Take in that a device was quarantined in an earlier run; give what that means for workers that are there."""
+        device = self._get(name)
+        device.host, before = device.host or host, device.phase
+        if self.breaker.observe and cause.by == OURS:
+            return self._alarm(device, Ask.EVICT, cause, "", since, self._refusal(device, cause, since))
+        device.recall(cause, since, failed, locked, self.times)
+        if device.phase is before:
+            return []
+        self._alarms.pop(name, None)
+        avoid = tuple(map(Avoid, sorted(device.present)))
+        return [self._decision(device, before, cause, "", since, avoid)] if avoid else []
+
+    # -- arms ----------------------------------------------------------------------------------------------------------
+
+    def _joined(self, event: Joined, now: float) -> list[Decision]:
+        worker, before = event.worker, self._of.get(event.worker)
+        if before is not None and before.name == event.device:
+            before.host = event.host or before.host
+            return []
+        shut, going = (before.phase.held, worker in before.leaving) if before is not None else (False, False)
+        came = self._came.get(worker, math.inf)
+        decided = self._left(Left(worker), now)  # its GPU became known only now
+        self._came[worker] = min(came, now)
+        device = self._of[worker] = self._get(event.device)
+        device.workers.add(worker)
+        device.host = event.host or device.host
+        if going:
+            device.leaving.add(worker)
+        elif device.phase.held:
+            if came > device.since:
+                device.new.add(worker)
+            decided += self._ask(device, Ask.JOINED, device.cause or Cause("joined"), worker, now)
+        elif shut:
+            cause = Cause("joined", (f"its device is {device.name}, which is in service",))
+            decided.append(self._decision(device, device.phase, cause, worker, now, (Admit(worker),)))
+        return decided
+
+    def _left(self, event: Left, now: float) -> list[Decision]:
+        device = self._of.pop(event.worker, None)
+        self._came.pop(event.worker, None)
+        if device is None:
+            return []
+        device.forget(event.worker)
+        if device.workers:
+            return self._all_drained(device, now)
+        return self._ask(device, Ask.GONE, device.cause or Cause("left"), event.worker, now)
+
+    def _judged(self, event: Judged, now: float) -> list[Decision]:
+        device = self._of.get(event.worker)
+        if device is None or not device.hear(event):
+            return []
+        ask = ASKED.get(event.cls, Ask.CLEAR)
+        if ask is Ask.CLEAR:
+            if device.bad():
+                return []  # another worker of the same device says otherwise
+            self._alarms.pop(device.name, None)
+            if device.phase is Phase.QUARANTINED:
+                return self._try(device, now)
+        return self._ask(device, ask, event.cause, event.worker, now)
+
+    def _drained(self, event: Drained, now: float) -> list[Decision]:
+        device = self._of.get(event.worker)
+        if device is not None:
+            device.drained.add(event.worker)
+        return self._all_drained(device, now) if device is not None else []
+
+    def _all_drained(self, device: Device, now: float) -> list[Decision]:
+        return self._ask(device, Ask.DRAINED, device.cause or Cause("drained"), "", now) if device.all_drained() else []
+
+    def _tried(self, event: Tried, now: float) -> list[Decision]:
+        device = self._of.get(event.worker)
+        if device is None or device.trying.pop(event.worker, None) is None:
+            return []
+        out = device.phase is Phase.QUARANTINED
+        if event.result == "right":
+            if out and not device.sign():
+                return []  # it may not be used again after all
+            cause = Cause(CANARY, ("a new process computed right",))
+            return self._ask(device, Ask.RIGHT, cause, event.worker, now)
+        if event.result == "wrong":
+            if out:
+                device.fail(True, now, self.times)
+            cause = Cause(CANARY, (event.reason or "the product of two matrices of integers was wrong",), fact=True)
+            return self._ask(device, Ask.WRONG, cause, event.worker, now)
+        device.inconclusive(now, self.times)
+        if device.phase is Phase.PROBATION and device.untried >= self.times.tries:
+            cause = Cause(CANARY, (f"it could not run, so the new process is taken as it is: {event.reason}",))
+            return self._ask(device, Ask.UNTRIED, cause, event.worker, now)
+        return []
+
+    def _culprit(self, event: Culprit, now: float) -> list[Decision]:  # noqa: ARG002
+        for device in self.devices.values():
+            device.strikes = [strike for strike in device.strikes if strike[1] != event.label]
+        return []
+
+    def _operator(self, event: Quarantine | Release, now: float) -> list[Decision]:
+        device = self._get(event.device)
+        cause = Cause("operator", (event.reason,) if event.reason else (), by=event.by)
+        wants_out = isinstance(event, Quarantine)
+        if wants_out:
+            device.locked = True
+        decided = self._ask(device, Ask.DRAIN if wants_out else Ask.RELEASE, cause, "", now)
+        decided += self._all_drained(device, now)  # where it has no worker
+        why = f"it is {device.phase} already"
+        return decided or [self._decision(device, device.phase, cause, "", now, declined=why)]
+
+    def _tick(self, event: Tick, now: float) -> list[Decision]:  # noqa: ARG002
+        decided = [decision for device in list(self.devices.values()) for decision in self._look(device, now)]
+        for name in forgettable(self.devices.values(), now, self.times):
+            del self.devices[name]
+            self._alarms.pop(name, None)
+        return decided
+
+    def _look(self, device: Device, now: float) -> list[Decision]:
+        """See what time has brought for one device."""
+        late = device.overdue(now, self.times)
+        decided = self._tried(Tried(late, "unknown", f"no answer in {self.times.answer:g} s"), now) if late else []
+        decided = decided or self._end(device, now)
+        for _, verdict in device.bad():
+            decided = decided or self._judged(verdict, now)  # what the breaker declined may be enacted by now
+        return decided or self._try(device, now)
+
+    def _end(self, device: Device, now: float) -> list[Decision]:
+        """End what has lasted long enough."""
+        if device.phase is Phase.DRAINING and now >= device.deadline:
+            cause = device.cause or Cause("drain")
+            cause = replace(cause, evidence=(*cause.evidence, "the time for draining it is up"))
+            return self._ask(device, Ask.DRAINED, cause, "", now)
+        if device.phase is Phase.SUSPECT and not self.serving():
+            cause = Cause("suspect", ("no device is left in service, so it is used in spite of the doubt",))
+            return self._ask(device, Ask.CLEAR, cause, "", now)
+        if device.phase is Phase.SUSPECT and not device.bad():
+            return self._ask(device, Ask.CLEAR, Cause("suspect", ("the worker in doubt is gone",)), "", now)
+        return []
+
+    # -- deciding ------------------------------------------------------------------------------------------------------
+
+    def _try(self, device: Device, now: float) -> list[Decision]:
+        """Run a canary if it is time for one: out of service, where a new process says that it may be used again."""
+        if device.trying or now < device.due:
+            return []
+        if device.phase is Phase.PROBATION:
+            worker, cause = device.able(now, self.times), device.cause or Cause("probation")
+        else:
+            worker = device.sign()
+            cause = Cause("sign", device.verdicts[worker].cause.evidence if worker else ())
+        return self._ask(device, Ask.SIGN, cause, worker, now) if worker else []
+
+    def _ask(self, device: Device, ask: Ask, cause: Cause, worker: str, now: float) -> list[Decision]:
+        """Look an event up in the table, and do what it says unless the breaker declines."""
+        if ask is Ask.KILL and self._is_one_too_many(device, cause, now):
+            why = f"it is process {self.times.strikes} of this device that had to be replaced within a day"
+            ask, cause = Ask.EVICT, replace(cause, evidence=(*cause.evidence, why), fact=False)
+        if (device.phase, ask) not in TABLE:
+            return []
+        if ask in OUT and cause.by == OURS:
+            declined = self._refusal(device, cause, now)
+            if declined:
+                return self._alarm(device, ask, cause, worker, now, declined)
+            if not cause.fact:
+                recent = (one for one in self._taken if now - one[0] < self.breaker.window and one[1] != device.name)
+                self._taken = [*recent, (now, device.name)]
+        before = device.phase
+        after, does = TABLE[before, ask]
+        if after is not before:
+            self._alarms.pop(device.name, None)
+            device.enter(after, cause, now, self.times)
+        one = worker if ask in ONE else ""
+        actions = tuple(action for do in does for action in device.act(do, worker, one, cause, now, self.times))
+        return [self._decision(device, before, cause, worker, now, actions)]
+
+    def _is_one_too_many(self, device: Device, cause: Cause, now: float) -> bool:
+        """Say whether a device is to go with its process; a judgement, so the breaker is asked."""
+        if cause.culprit or device.phase is Phase.DRAINING or not device.struck_out(now, self.times):
+            return False
+        return not self._refusal(device, replace(cause, fact=False), now)
+
+    def _refusal(self, device: Device, cause: Cause, now: float) -> str:
+        if self.breaker.observe:
+            return "resilience.quarantine.observe is true: nothing is enacted"
+        if cause.fact:
+            return ""
+        known = {name for name, each in self.devices.items() if each.workers}
+        return self.breaker.refuse(device.name, self.serving(), known, self._taken, now)
+
+    def serving(self) -> set[str]:
+        """Give the devices that get tasks and have a worker for them."""
+        return {name for name, each in self.devices.items() if each.phase is Phase.ACTIVE and each.present}
+
+    # -- telling -------------------------------------------------------------------------------------------------------
+
+    def _alarm(self, device: Device, ask: Ask, cause: Cause, worker: str, now: float, declined: str) -> list[Decision]:
+        said = (ask, cause.rule, declined)
+        told = self._alarms.setdefault(device.name, set())
+        if said in told:
+            return []
+        told.add(said)
+        return [self._decision(device, device.phase, cause, worker, now, declined=declined)]
+
+    @staticmethod
+    def _decision(
+        device: Device,
+        before: Phase,
+        cause: Cause,
+        worker: str,
+        now: float,
+        actions: tuple[Action, ...] = (),
+        declined: str = "",
+    ) -> Decision:
+        return Decision(now, device.name, device.host, worker, before, device.phase, cause, actions, declined)

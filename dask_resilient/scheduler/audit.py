@@ -1,0 +1,90 @@
+"""What was decided about devices and what came of it: rows for the handle, events, and the journal of the run."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from time import time
+from typing import Any
+
+from dask_resilient.core.actions import Decision
+from dask_resilient.scheduler.queue import StoreQueue
+
+logger = logging.getLogger("dask_resilient")
+
+KEPT = 1_000
+"""Decisions that are remembered at most, the newest."""
+
+COUNTS = ("lost", "saved", "moved", "reloaded", "recomputed", "nbytes")
+"""What is counted of a decision, as of a loss."""
+
+JOURNALLED = 10_000
+"""Decisions of one run that go to its journal at most."""
+
+
+class Audit:
+    """The book of decisions of one run, also of those not to act.
+
+    Parameters
+    ----------
+    run
+        Its id.
+    queue
+        The way to the journal.
+    event
+        Logs a structured event.
+    """
+
+    def __init__(self, run: str, queue: StoreQueue, event: Callable[..., None]) -> None:
+        self._run = run
+        self._queue = queue
+        self._event = event
+        self._made = 0
+        self.rows: list[dict[str, Any]] = []
+
+    def decided(self, decision: Decision) -> dict[str, Any]:
+        """Write a decision down; gives its row, to which what came of it is added."""
+        self._made += 1
+        row: dict[str, Any] = {
+            "id": f"d{self._made}",
+            "kind": "declined" if decision.declined else "decision",
+            **decision.to_dict(),
+            "cause": _sentence(decision),
+            "outcome": "",
+            "seconds": None if decision.actions else 0.0,
+            **dict.fromkeys(COUNTS, 0),
+            "keys": [],
+        }
+        self.rows.append(row)
+        del self.rows[:-KEPT]
+        self._event("device", **row)
+        loud = logger.warning if decision.declined or decision.after.held else logger.info
+        loud("dask-resilient: device %s: %s", decision.device, row["cause"])
+        self._journal(row)
+        return row
+
+    def ended(self, row: dict[str, Any], outcome: str, **counts: int) -> None:
+        """Write down what came of a decision."""
+        row["outcome"] = "; ".join(filter(None, (row["outcome"], outcome)))
+        row["seconds"] = time() - row["time"]
+        row.update({name: row[name] + n for name, n in counts.items()})
+        if outcome:
+            self._event("device-outcome", id=row["id"], device=row["device"], outcome=outcome, **counts)
+            self._journal(row, "-outcome")
+
+    def _journal(self, row: dict[str, Any], which: str = "") -> None:
+        store = self._queue.store
+        if store is None or self._made > JOURNALLED:
+            return
+        name, body = f"{row['id']}{which}-{len(row['outcome'])}", dict(row)
+        self._queue.submit(lambda: store.journal(self._run, name, body), lambda _: None)
+
+
+def _sentence(decision: Decision) -> str:
+    cause = decision.cause
+    why = f"{cause.rule}" + (f" ({'; '.join(cause.evidence[:3])})" if cause.evidence else "") + f", by {cause.by}"
+    if decision.declined:
+        return f"stays {decision.before}, because {decision.declined}; asked for by {why}"
+    moved = f"{decision.before} -> {decision.after}" if decision.before is not decision.after else str(decision.after)
+    done = ", ".join(decision.to_dict()["actions"])
+    return f"{moved}: {why}" + (f"; {done}" if done else "")

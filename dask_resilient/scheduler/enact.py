@@ -1,0 +1,212 @@
+"""Carrying out what was decided about devices: from an action to calls of Dask, and back to an event.
+
+Nothing here decides. Whatever fails is written down, and Dask does with the worker what it would have done without us.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Callable, Collection, Coroutine, Mapping
+from time import time
+from typing import TYPE_CHECKING, Any
+
+from distributed.comm.core import CommClosedError
+
+from dask_resilient.core.actions import Action, Admit, Avoid, Drain, Drained, Event, Evict, Restart, RunCanary, Tried
+from dask_resilient.internals.gate import Gate
+from dask_resilient.scheduler.drain import Drains
+
+if TYPE_CHECKING:
+    from dask_resilient.scheduler.watch import Watch
+
+logger = logging.getLogger("dask_resilient")
+
+STOP = 1.0
+"""Seconds in which a process is to end by itself; then its nanny kills it. What it holds is lost already."""
+
+READY = 0.25
+"""Seconds for a worker to get ready to leave."""
+
+NANNY = 10.0
+"""Seconds for the answer of a nanny."""
+
+NO_SIDE = "this worker has no side of ours"
+
+
+class Enact:
+    """Carries out actions.
+
+    Parameters
+    ----------
+    watch
+        Of the same scheduler.
+    tell
+        Takes the event in which an action ended.
+    ended
+        Writes down what came of the actions on a worker.
+    """
+
+    def __init__(self, watch: Watch, tell: Callable[[Event], object], ended: Callable[..., None]) -> None:
+        self._watch = watch
+        self._scheduler = watch.scheduler
+        self._tell = tell
+        self._ended = ended
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._leaving: dict[str, asyncio.Event] = {}
+        """Workers that are getting ready to leave."""
+        self._waiting: set[str] = set()
+        """Workers that are to run the canary as soon as their side is up."""
+        self.gate = Gate(watch.scheduler)
+        self.drains = Drains(watch, self.gate, self._send)
+
+    def stop(self) -> None:
+        """Open all gates, and leave what is under way."""
+        for task in self._tasks:
+            task.cancel()
+        for address in self.gate.shut_workers:
+            self._send(address, "gate", shut=False)
+        self.gate.undo()
+
+    def removed(self, address: str) -> None:
+        """Take in that a worker is gone."""
+        self._waiting.discard(address)
+        self.gate.removed(address)
+
+    def hello(self, address: str) -> None:
+        """Take in that a worker's side is up: it learns what it missed."""
+        if address in self.gate.shut_workers:
+            self._send(address, "gate", shut=True)
+        if address in self._waiting:
+            self._waiting.discard(address)
+            self._send(address, "canary")
+
+    def without_side(self, address: str) -> None:
+        """Take in that a worker has no side of ours, so that it cannot run a canary."""
+        if address in self._waiting:
+            self._waiting.discard(address)
+            self._tell(Tried(address, "unknown", NO_SIDE))
+
+    def reopen(self, worker: str) -> None:
+        """Have a worker go on that stopped by itself, for an error of which nothing follows."""
+        self._send(worker, "gate", shut=False)
+
+    # -- actions -----------------------------------------------------------------------------------------------------
+
+    def do(self, action: Action, keep: Collection[Any]) -> None:
+        """Begin an action; what can be done at once is done when this returns.
+
+        Parameters
+        ----------
+        keep
+            Keys of tasks that are not taken back: what they end in is on its way.
+        """
+        match action:
+            case Avoid(worker):
+                self.gate.shut(worker, keep=keep)
+                self._send(worker, "gate", shut=True)
+                self._ended(worker, "")
+            case Admit(worker):
+                self._send(worker, "gate", shut=False)
+                self.gate.open(worker)
+                self._ended(worker, "")
+            case RunCanary(worker):
+                self._canary(worker)
+            case Drain(worker, deadline):
+                self._begin(worker, "drain", self._drain(worker, deadline))
+            case Evict(worker):
+                self._begin(worker, "evict", self._evict(worker))
+            case Restart(worker, delay):
+                self._begin(worker, "restart", self._restart(worker, delay))
+
+    def _begin(self, worker: str, what: str, doing: Coroutine[Any, Any, str]) -> None:
+        async def run() -> None:
+            try:
+                outcome = await doing
+            except Exception as e:
+                logger.warning("dask-resilient: could not %s worker %s: %r", what, worker, e, exc_info=True)
+                outcome = f"could not {what} {worker}: {e!r}"
+            self._ended(worker, outcome)
+
+        task = asyncio.ensure_future(run())
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    def _send(self, worker: str, do: str, **fields: Any) -> bool:
+        """Send a message to a worker if it has our side; say whether it has."""
+        member = self._watch.members.get(worker)
+        there = member is not None and member.side and worker in self._scheduler.stream_comms
+        if there:
+            self._scheduler.worker_send(worker, {"op": "resilience", "do": do, "run": self._watch.run, **fields})
+        return there
+
+    def _canary(self, worker: str) -> None:
+        member = self._watch.members.get(worker)
+        if member is not None and member.side:
+            self._send(worker, "canary")
+        else:
+            self._waiting.add(worker)
+
+    async def _evict(self, worker: str) -> str:
+        """Take a worker out for good; its data is not asked for any more."""
+        self._send(worker, "leaving")
+        nanny = await self._remove(worker, "evict")
+        if nanny is None:
+            return f"{worker} was removed; it has no nanny"
+        await self._end(nanny, "terminate", last=True)
+        return f"{worker} was removed and its nanny closed"
+
+    async def _restart(self, worker: str, delay: float) -> str:
+        """Replace a process; what it holds is lost at once."""
+        saved = await self.drains.rescue(worker)
+        self._ended(worker, "", saved=saved)
+        await self._ready(worker)
+        nanny = await self._remove(worker, "restart")
+        if nanny is None:
+            return f"{worker} was closed; it has no nanny that could start another process"
+        begin = time()
+        await self._end(nanny, "kill", delay=delay)
+        return f"the process of {worker} was replaced in {time() - begin:.1f} s"
+
+    async def _ready(self, worker: str) -> None:
+        """Have a worker get ready to leave: else it may close its nanny, since nobody knows it when it next reports.
+
+        One that does not answer does not report either.
+        """
+        ready = self._leaving[worker] = asyncio.Event()
+        if self._send(worker, "leaving"):
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(ready.wait(), READY)
+        del self._leaving[worker]
+
+    def leaving(self, worker: str, msg: Mapping[str, Any]) -> None:  # noqa: ARG002
+        """Hear that a worker is ready to leave."""
+        if worker in self._leaving:
+            self._leaving[worker].set()
+
+    async def _remove(self, worker: str, why: str) -> str | None:
+        """Take a worker out of the scheduler's books; gives the address of its nanny."""
+        ws = self._scheduler.workers.get(worker)
+        if ws is None:
+            return None
+        nanny: str | None = ws.nanny
+        await self._scheduler.remove_worker(
+            worker, expected=True, close=nanny is None, stimulus_id=f"resilience-{why}-{time()}"
+        )
+        return nanny
+
+    async def _end(self, nanny: str, own: str, **fields: Any) -> None:
+        """Have a nanny end its worker's process; one without our side does by an operation of its own."""
+        rpc = self._scheduler.rpc(nanny)
+        with contextlib.suppress(CommClosedError):  # one that closes may do so before it answers
+            if await asyncio.wait_for(rpc.resilience(timeout=STOP, **fields), NANNY) != "OK":
+                await asyncio.wait_for(getattr(rpc, own)(timeout=NANNY / 2), NANNY)
+
+    async def _drain(self, worker: str, deadline: float) -> str:
+        """Move away or save what only this worker holds, and let end what it executes."""
+        done = await self.drains.drain(worker, deadline)
+        self._ended(worker, done.text, moved=done.moved, saved=done.saved)
+        if not done.stopped:
+            self._tell(Drained(worker))
+        return ""  # by now it would be taken for the outcome of what follows

@@ -1,0 +1,156 @@
+# ruff: noqa: INP001 - a script beside the page that it writes
+"""Writes ``docs/operators.md``: every signal, rule, action, threshold and setting, from the tables that the code uses.
+
+Run it after a change of a table: ``python docs/make_operators.py``. A test fails while the page is not what this gives.
+"""
+
+from __future__ import annotations
+
+import ast
+import inspect
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import MISSING, fields
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from dask_resilient.config import DEFAULTS
+from dask_resilient.core import actions, attribution, breaker, limits, nvml, phases, readings, retries, rules
+from dask_resilient.core.cuda_errors import TABLE as CUDA
+from dask_resilient.core.faults import Class
+from dask_resilient.core.xid import TABLE as XIDS
+
+PAGE = Path(__file__).with_name("operators.md")
+
+HEAD = """<!-- Written by docs/make_operators.py from the tables of the code: change those, then run it. -->
+# For operators: every signal, rule, action, threshold and setting
+
+What is read of a device becomes a verdict by rules ([health](health.md)); a verdict becomes a phase of the device and
+actions on its workers ([quarantine](quarantine.md)). This page is made from the tables that the code itself uses.
+"""
+
+
+def main() -> None:
+    """Write the page."""
+    PAGE.write_text(page())
+
+
+def page() -> str:
+    """Give the page."""
+    return "\n".join(_page()) + "\n"
+
+
+def _page() -> Iterator[str]:
+    yield HEAD
+    yield from _section("Classes", "What a fault asks for, the mildest first.")
+    yield from _table(("class", "what it asks for"), _members(Class))
+    yield from _section("Phases", "Where a device stands.")
+    yield from _table(("phase", "what it means"), _members(actions.Phase))
+    yield from _section("From phase to phase", "An event that stands nowhere for a phase changes nothing in it.")
+    rows = ((before, ask, after, ", ".join(does) or "-") for (before, ask), (after, does) in phases.TABLE.items())
+    yield from _table(("phase", "event", "phase after", "what is done to its workers"), rows)
+    yield from _section("Actions", "Each is about one worker.")
+    kinds = (actions.Avoid, actions.Admit, actions.Drain, actions.Evict, actions.Restart, actions.RunCanary)
+    yield from _table(("action", "what it does"), ((k.__name__, _words(inspect.getdoc(k))) for k in kinds))
+    yield from _section(
+        "Facts", "Verdicts that are enacted whatever they cost; so is every process that is dead for CUDA."
+    )
+    yield from _table(("rule", "the fact"), breaker.FACTS.items())
+    yield from _section(
+        "Rules", "In the order of authority: of rules that ask for the same, the first names the verdict."
+    )
+    yield from _table(
+        ("rule", "what it judges", "source"),
+        ((r.name, _words(inspect.getdoc(r.judge)), r.source) for r in rules.RULES),
+    )
+    yield from _section("Signals", "The readings that rules understand; probes of your own may add others.")
+    yield from _table(("reading", ""), _members(readings.Name))
+    yield from _section("XIDs", "A number without a row is a DRAIN, as an unknown one; a file of yours changes rows.")
+    yield from _table(
+        ("XID", "name", "meaning", "class", "of another process", "repeated", "suspect"), map(_xid, XIDS.values())
+    )
+    yield from _section("Errors of CUDA", "Found by their name or code in the text of a task's error.")
+    yield from _table(
+        ("code", "name", "class", "sticky", "suspect"),
+        ((r.code, r.name, r.cls, "yes" if r.sticky else "no", r.suspect) for r in CUDA.values()),
+    )
+    yield from _section("NVIDIA's recovery action", "NVML field 230.")
+    yield from _table(("value", "what the driver wants", "class"), ((n, *row) for n, row in nvml.RECOVERY.items()))
+    yield from _section("Events of NVML", "Beside XIDs.")
+    yield from _table(("event", "meaning", "class"), ((hex(n), *row) for n, row in nvml.EVENTS.items()))
+    yield from _section("Thresholds", "Of verdicts, then of actions; times in seconds.")
+    yield from _table(("threshold", "value", ""), [*_fields(limits, limits.Limits), *_fields(phases, phases.Times)])
+    yield ""
+    yield from _table(("threshold", "value", ""), [*_fields(attribution, attribution.Sprt), *_constants()])
+    yield from _section("Settings", "Under `resilience`, see [how it works](how-it-works.md).")
+    yield from ("```yaml", DEFAULTS.read_text().rstrip(), "```")
+
+
+def _section(title: str, text: str) -> Iterator[str]:
+    yield from ("", f"## {title}", "", text, "")
+
+
+def _table(head: Sequence[str], rows: Iterable[Sequence[object]]) -> Iterator[str]:
+    yield "| " + " | ".join(head) + " |"
+    yield "|" + "---|" * len(head)
+    for row in rows:
+        yield "| " + " | ".join(str(cell).replace("|", "\\|") for cell in row) + " |"
+
+
+def _xid(row: Any) -> tuple[object, ...]:
+    return row.code, row.name, row.meaning, row.cls, row.other, row.repeat or "-", row.suspect
+
+
+def _words(text: str | None) -> str:
+    return " ".join((text or "").split("\n\n")[0].split())
+
+
+def _members(kind: type) -> list[tuple[str, str]]:
+    said = _docstrings(inspect.getmodule(kind), kind.__name__)
+    return [(str(member.value), said.get(member.name, "")) for member in kind]  # type: ignore[attr-defined]
+
+
+def _fields(module: ModuleType, kind: type) -> Iterator[tuple[str, object, str]]:
+    said = _docstrings(module, kind.__name__)
+    for field in fields(kind):
+        if field.default is not MISSING:
+            yield field.name.replace("_", " "), field.default, said.get(field.name, "")
+
+
+def _constants() -> Iterator[tuple[str, object, str]]:
+    for module, names in (
+        (breaker, ("WINDOW", "SHARE")),
+        (retries, ("OF_TASK", "OF_LABEL")),
+        (attribution, ("ALLOCATIONS",)),
+    ):
+        said = _docstrings(module, None)
+        for name in names:
+            what = {"OF_TASK": "free retries of a task", "OF_LABEL": "free retries of a prefix and code"}.get(
+                name, name
+            )
+            yield what.lower(), getattr(module, name), said.get(name, "")
+
+
+def _docstrings(module: ModuleType | None, name: str | None) -> Mapping[str, str]:
+    """Give the sentences that stand below the names of a class, or of a module."""
+    assert module is not None
+    body: list[ast.stmt] = ast.parse(inspect.getsource(module)).body
+    if name is not None:
+        body = next(node.body for node in body if isinstance(node, ast.ClassDef) and node.name == name)
+    found, last = {}, ""
+    for node in body:
+        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str):
+            if last:
+                found[last] = _words(node.value.value)
+            last = ""
+        elif isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
+            last = node.target.id
+        elif isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name):
+            last = node.targets[0].id
+        else:
+            last = ""
+    return found
+
+
+if __name__ == "__main__":
+    main()
