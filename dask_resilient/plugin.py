@@ -96,6 +96,7 @@ class Resilience(SchedulerPlugin):
             await self._watch.keeper.recall()
             worker = dumps(ResilienceWorker(self.settings.to_dict(), self.run, token, self.rules, self.probes))
             self._sides = Sides(scheduler, NAME)
+            self._watch.nanny_closed = self._sides.gone
             await self._sides.add(worker, dumps(ResilienceNanny()))
             self._watch.registered()
         except Exception:
@@ -253,7 +254,7 @@ class Resilience(SchedulerPlugin):
         busy = False
         while (watch := self._watch) is not None:
             watch.detour.on = False
-            busy = bool(watch.ledger.saving() or watch.detour.parked)
+            busy = bool(watch.ledger.saving() or (watch.detour.parked and self._scheduler.workers))
             if not busy or time() >= deadline:
                 break
             await asyncio.sleep(0.02)

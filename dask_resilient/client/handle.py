@@ -54,7 +54,8 @@ class Handle:
         """Give a row a marked partition.
 
         Keys of a row are ``name, key, index, state`` (saving, durable, revoked, failed, not saved), ``nbytes,
-        stored_nbytes, worker, seconds`` (of the write) and ``reason``.
+        stored_nbytes, worker, seconds`` (of the write), ``late`` (taken from a worker that was to leave, for this run
+        only; such a row need be of no marked partition) and ``reason``.
         """
         return self._call("checkpoints")
 

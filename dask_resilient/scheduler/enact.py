@@ -155,6 +155,7 @@ class Enact:
         if nanny is None:
             return f"{worker} was removed; it has no nanny"
         await self._end(nanny, "terminate", last=True)
+        self._watch.nanny_closed(nanny)
         return f"{worker} was removed and its nanny closed"
 
     async def _restart(self, worker: str, delay: float) -> str:

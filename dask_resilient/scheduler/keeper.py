@@ -27,6 +27,7 @@ from dask_resilient.core.actions import (
 from dask_resilient.core.breaker import Breaker, is_fact
 from dask_resilient.core.faults import Class
 from dask_resilient.core.health import Health, Verdict
+from dask_resilient.core.limits import Limits
 from dask_resilient.core.phases import Times
 from dask_resilient.core.quarantine import Book
 from dask_resilient.core.readings import Name
@@ -46,6 +47,12 @@ _MILD = frozenset({Health.HEALTHY, Health.DEGRADED})
 
 DOUBTS = frozenset({"silence", "work.stale-metrics"})
 """Rules by which a device of which nothing can be said is suspect: it may have stopped answering."""
+
+UNHEARD = frozenset({"work.not-answering", "nothing-known"})
+"""Rules by which nothing was heard: no reason to trust a suspect again."""
+
+SILENT = Limits().hung_silence
+"""Seconds after which a suspect whose worker is silent too is left."""
 
 
 class Keeper:
@@ -137,12 +144,24 @@ class Keeper:
         if verdict.health is Health.UNKNOWN:
             # What is not known is no reason to go on trusting, nor one to stop.
             cls = None if _in_doubt(record, verdict) else Class.OBSERVE
+        if verdict.rule in UNHEARD and self.book.phase(member.device) is Phase.SUSPECT:
+            cls = None  # the worker itself may hang in a call into the device: what was read of it only grew old
         fact, evidence = is_fact(verdict.rule, cls), verdict.evidence
         if cls is Class.KILL and self._has_no_nanny(member.worker):
             # To end it would be to lose the worker for good, which is no smaller thing than to leave its device.
             cls, fact, evidence = Class.EVICT, False, (*evidence, "no nanny could start another process")
         cause = Cause(verdict.rule, evidence, fact=fact, label=label or verdict.rule, culprit=culprit)
         self.hear(Judged(member.worker, cls, cause, _sign(record, verdict)))
+
+    def _silent(self, member: Member, now: float) -> None:
+        """Have a suspect left whose worker is silent too: it may hang in a call into the device, and says no more.
+
+        Those that wait for what it holds would wait for ever.
+        """
+        device = self.book.devices.get(member.device)
+        if device is not None and now - device.since >= SILENT:
+            evidence = (*(device.cause.evidence if device.cause else ()), "and its worker does not answer either")
+            self.hear(Judged(member.worker, Class.EVICT, Cause("silence", evidence, label="silence")))
 
     def _has_no_nanny(self, worker: str) -> bool:
         ws = self._watch.scheduler.workers.get(worker)
@@ -154,6 +173,10 @@ class Keeper:
 
     def tick(self) -> None:
         """See what time has brought."""
+        now = time()
+        for record in self._watch.care.verdicts.records.values():
+            if record.member.phase is Phase.SUSPECT and Name.NOT_ANSWERING in record.seen:
+                self._silent(record.member, now)
         self.hear(Tick())
 
     # -- operators ---------------------------------------------------------------------------------------------------

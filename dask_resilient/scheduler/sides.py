@@ -57,6 +57,10 @@ class Sides:
         if nanny is not None:
             self._nannies.add(nanny)
 
+    def gone(self, nanny: str) -> None:
+        """Forget a nanny that was closed: nobody waits for it."""
+        self._nannies.discard(nanny)
+
     async def remove(self) -> None:
         """Take them away again; nothing happens where that was done."""
         scheduler = self._scheduler

@@ -8,7 +8,7 @@ messages about copies in :mod:`~dask_resilient.scheduler.copies`.
 from __future__ import annotations
 
 import logging
-from collections.abc import Hashable, Iterable, Mapping
+from collections.abc import Callable, Hashable, Iterable, Mapping
 from time import time
 from typing import Any
 
@@ -83,6 +83,8 @@ class Watch:
         self.rows: Rows | None = None
         self.recovery_off = ""
         """Why recovery is left to Dask, empty if it is not."""
+        self.nanny_closed: Callable[[str], None] = lambda _: None
+        """Hears the address of each nanny that was closed with its worker."""
         self._losing = ""
         """The worker whose loss is being worked off just now."""
         self._reloaded: set[Any] = set()

@@ -148,7 +148,6 @@ def test_a_device_that_hangs_is_suspect_until_it_answers(two, cuda):
     job.right()
     assert job.again("abcd") == 0
     assert [(r["before"], r["after"]) for r in decided(x)] == [("active", "suspect"), ("suspect", "active")]
-    assert x.client.gather(job.x.client.map(abs, range(4), pure=False)) == [0, 1, 2, 3]
 
 
 @pytest.mark.slow
@@ -156,13 +155,28 @@ def test_a_device_that_hangs_for_good_is_left(two, cuda):
     """As one that cannot be read; before that it is suspect."""
     x = two
     job = UnderWay(x)
-    cuda.gpu(0, hang=120, cuda_hang=120)
+    cuda.gpu(0, hang=120)
     until_phase(x, "suspect", 40)
-    until_phase(x, "quarantined", 80)
     x.open_gate("c")
+    until_phase(x, "quarantined", 80)
     job.right()
     x.until(lambda: closed(x), what="its nanny is closed")
     assert [(r["after"], r["rule"]) for r in decided(x)] == [("suspect", "silence"), ("quarantined", "silence")]
+
+
+@pytest.mark.slow
+def test_a_suspect_whose_worker_hangs_too_is_left(two, cuda):
+    """It hangs in a copy, so nothing more is heard of it, and who waits for what it holds would wait for ever."""
+    x = two
+    job = UnderWay(x)
+    cuda.gpu(0, hang=100, cuda_hang=100)
+    until_phase(x, "suspect", 40)
+    x.open_gate("c")
+    states = x.ask(lambda: {str(ws.name): ws.status.name for ws in x.scheduler.workers.values()})
+    assert states == {"0": "paused", "1": "running"}
+    until_phase(x, "quarantined", 90)
+    job.right()
+    cuda.clear()
 
 
 @pytest.mark.slow
@@ -189,7 +203,8 @@ def pid(x, name="0"):
     return x.ask(lambda: next(ws.pid for ws in x.scheduler.workers.values() if str(ws.name) == name))
 
 
-@pytest.mark.parametrize("code", [700, pytest.param(719, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("code", [700, 719])
 def test_a_sticky_error_costs_the_process(code, two, cuda):
     """It is replaced under its nanny; the task that met it runs again for nothing, and the device serves again."""
     x = two
@@ -208,7 +223,7 @@ def test_a_sticky_error_costs_the_process(code, two, cuda):
     only_on(x, {"0", "1"}, 200)
     job.right()
     assert job.again("ab") == 0
-    first, last = decided(x)
+    first, *_, last = decided(x)
     assert (first["rule"], first["after"]) == (f"cuda.{code}", "probation")
     assert first["lost"] > 0
     assert "was replaced" in first["outcome"]
@@ -239,12 +254,11 @@ def test_a_process_that_is_replaced_in_vain(two, cuda):
     cuda.gpu(0, cuda=719)
     futures = x.client.map(touch, range(40), retries=0, pure=False)
     until_phase(x, "probation")
-    for n in range(20):
-        if phase(x) == "quarantined":
-            break
+    for _ in range(3):
+        x.until(lambda: phase(x) in ("active", "quarantined"), 60, "a new process serves, or none")
         more = x.client.map(touch, range(20), retries=0, pure=False)
         wait(more, timeout=60)
-        assert x.client.gather(more) == list(range(20)), n
+        assert x.client.gather(more) == list(range(20))
     until_phase(x, "quarantined", 60)
     assert x.client.gather(futures) == list(range(40))
     assert len([r for r in decided(x) if any(a.startswith("restart") for a in r["actions"])]) <= 3

@@ -110,7 +110,10 @@ def four(pool, tmp_path):
         yield x
 
 
-@pytest.mark.parametrize("inputs", [False, True], ids=["without inputs", "with inputs"])
+@pytest.mark.parametrize(
+    "inputs",
+    [pytest.param(False, id="without inputs"), pytest.param(True, id="with inputs", marks=pytest.mark.slow)],
+)
 def test_a_black_hole(inputs, four):
     """T06: one of four workers fails every task at once; no task is lost, and it sees but a few."""
     x = four
@@ -165,6 +168,7 @@ def hangs_once(i, calls):
     return i
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("limit", [20, None], ids=["with a limit", "without"])
 def test_a_task_that_never_ends(limit, pool, tmp_path):
     """T11: beyond the limit it is run elsewhere once and the process replaced; without a limit nothing is done."""
@@ -205,7 +209,7 @@ def time_of_two_ticks(x):
     x.until(lambda: x.watch.care._last > seen + 2.5, what="two more looks")
 
 
-@pytest.mark.parametrize("cls", ["evict", "kill"])
+@pytest.mark.parametrize("cls", ["evict", pytest.param("kill", marks=pytest.mark.slow)])
 def test_a_restart_onto_a_bad_device(cls, pool, tmp_path):
     """T08: whatever process uses the device is told to be bad; a few are tried, and the job ends on the others."""
     from tests.support.pool import one_test
@@ -241,6 +245,7 @@ def hold(seconds):
     return seconds
 
 
+@pytest.mark.slow
 def test_busy_is_not_hung(four):
     """T10: a task that holds Python's lock is shown as busy, and neither killed nor kept from more."""
     x = four
