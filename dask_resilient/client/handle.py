@@ -43,10 +43,13 @@ class Handle:
         return self._call("workers")
 
     def incidents(self) -> Any:
-        """Give a row a loss.
+        """Give a row a loss, and a row a decision about a device.
 
         Keys of a row are ``id, kind, time`` (UNIX s), ``worker, device, cause, lost, reloaded, recomputed`` (counts),
-        ``keys`` (the first 1,000), ``nbytes`` and ``seconds`` until whole again (None while it is not).
+        ``keys`` (the first 1,000), ``nbytes`` and ``seconds`` until whole again (None while it is not). The kind is
+        ``loss``, or ``decision`` or ``declined``; those two have also ``host``, the phases ``before`` and ``after``,
+        ``rule``, ``evidence``, ``by`` whom, whether it is a ``fact``, ``actions``, why it was ``declined``, the
+        ``outcome``, and how many results were ``saved`` and ``moved``; their ``seconds`` are those until it was done.
         """
         return self._call("incidents")
 
