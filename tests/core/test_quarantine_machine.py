@@ -276,4 +276,4 @@ def test_any_order_of_events_keeps_the_rules() -> None:
 @pytest.mark.slow
 def test_any_long_order_of_events_keeps_the_rules() -> None:
     """Long lives of small clusters."""
-    run_state_machine_as_test(Machine, settings=settings(max_examples=800, stateful_step_count=100, deadline=None))
+    run_state_machine_as_test(Machine, settings=settings(max_examples=400, stateful_step_count=100, deadline=None))

@@ -94,9 +94,11 @@ async def _run(
             except TimeoutError:
                 raise AssertionError(f"a hang: {x.story()}; {x.log.bad()}") from None
             finally:
-                await x.stop()
                 # An actor's worker makes a client of its own the default of this process, and nobody closes it.
-                _global_clients.clear()
+                for client in list(_global_clients.values()):
+                    if client is not getattr(x, "client", None):
+                        await client.close()
+                await x.stop()
         assert not x.log.bad()
     finally:
         for logger in loggers:

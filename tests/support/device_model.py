@@ -119,6 +119,10 @@ class Model:
                         known.pop(worker, None)
                 self.where[worker] = device
             case Left(worker):
+                device = self.where.get(worker)
+                if list(self.where.values()).count(device) == 1:
+                    # A device without workers may be forgotten; of the next ones alarms are news again.
+                    self.alarms = {alarm for alarm in self.alarms if alarm[0] != device}
                 for known in (self.where, self.came, self.said, self.overruled, self.canaries):
                     known.pop(worker, None)
                 self.going.discard(worker)
