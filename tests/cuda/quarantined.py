@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 from typing import Any
 
-from distributed import get_worker, wait
+from distributed import futures_of, get_worker, wait
 
 from tests.cuda.device_job import DeviceJob
 from tests.support.fakegpu import uuid
@@ -97,7 +97,10 @@ class UnderWay:
         x.gate("c")
         self.held = self.job.then(self.milestone, "c").persist()
         # As the scheduler knows: it takes back what a device that is out of service does not execute by its last word.
-        x.until(lambda: all(ws.executing for ws in x.scheduler.workers.values()), what="both devices are at it")
+        # (What has ended since stands there too.)
+        keys = {future.key for future in futures_of(self.held)}
+        at_it = lambda ws: any(ts.key in keys for ts in ws.executing)  # noqa: E731
+        x.until(lambda: all(map(at_it, x.scheduler.workers.values())), what="both devices are at it")
 
     def goes_on(self, without: str = "0") -> None:
         """Let it go on, and check that no task starts on that worker any more."""

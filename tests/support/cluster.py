@@ -96,7 +96,7 @@ async def _run(
             finally:
                 # An actor's worker makes a client of its own the default of this process, and nobody closes it.
                 for client in list(_global_clients.values()):
-                    if client is not getattr(x, "client", None):
+                    if client.asynchronous and client.status != "closed":
                         await client.close()
                 await x.stop()
         assert not x.log.bad()
