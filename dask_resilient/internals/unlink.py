@@ -3,12 +3,16 @@
 A worker only ever adds to ``TaskState.dependencies``, and keeps a released task while a dependent of it is known there.
 So a load that lands on such a worker would wait for data that is in memory nowhere: a hang without any fault. Before a
 ``compute-task`` message is handled, dependencies that it does not name are unlinked.
+
+Where the function of the task itself still runs they stay linked, for it may only just have begun. The scheduler, to
+which the task is a load without dependencies, may have them dropped all the same; Dask's worker takes that for a broken
+state and closes. By then the function has its arguments, so they are unlinked when they are to be dropped.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from time import time
 from typing import Any
 
@@ -18,11 +22,12 @@ _RUNNING = ("executing", "long-running")
 
 
 class Unlink:
-    """Wraps the worker's handler of ``compute-task``."""
+    """Wraps the worker's handlers of ``compute-task`` and ``remove-replicas``."""
 
     def __init__(self, worker: Any) -> None:
         self._worker = worker
         self._original: Callable[..., Any] | None = None
+        self._remove: Callable[..., Any] | None = None
         self._on = False
         self.overtaken: set[Any] = set()
         """Keys whose function still runs for an earlier run id than the worker has for them now.
@@ -35,6 +40,8 @@ class Unlink:
         """Put the wrapper over the handler."""
         self._original = self._worker.stream_handlers["compute-task"]
         self._worker.stream_handlers["compute-task"] = self._compute_task
+        self._remove = self._worker.stream_handlers["remove-replicas"]
+        self._worker.stream_handlers["remove-replicas"] = self._remove_replicas
         self._on = True
 
     def undo(self) -> None:
@@ -42,6 +49,8 @@ class Unlink:
         self._on = False
         if self._worker.stream_handlers.get("compute-task") == self._compute_task:
             self._worker.stream_handlers["compute-task"] = self._original
+        if self._worker.stream_handlers.get("remove-replicas") == self._remove_replicas:
+            self._worker.stream_handlers["remove-replicas"] = self._remove
 
     def _compute_task(self, **msg: Any) -> Any:
         if self._runs(self._worker.state.tasks.get(msg["key"])):
@@ -56,6 +65,26 @@ class Unlink:
                 logger.exception("dask-resilient: cannot unlink dependencies of %r; switched off here", msg.get("key"))
         assert self._original is not None
         return self._original(**msg)
+
+    def _remove_replicas(self, **msg: Any) -> Any:
+        if self._on and self.overtaken:
+            try:
+                self._let_go(msg["keys"])
+            except Exception:
+                self._on = False
+                logger.exception("dask-resilient: cannot let go of %r; switched off here", msg.get("keys"))
+        assert self._remove is not None
+        return self._remove(**msg)
+
+    def _let_go(self, keys: Iterable[Any]) -> None:
+        """Unlink what is to be dropped from tasks whose function runs for an earlier run."""
+        tasks = self._worker.state.tasks
+        for dep in (tasks[key] for key in keys if key in tasks):
+            for ts in list(dep.dependents):
+                if ts.key in self.overtaken and ts.state in _RUNNING and ts.key in self._worker.active_keys:
+                    ts.dependencies.discard(dep)
+                    dep.dependents.discard(ts)
+                    dep.waiters.discard(ts)
 
     def _runs(self, ts: Any) -> bool:
         """Say whether a task is executed, or was until it was taken back and its function has not ended.

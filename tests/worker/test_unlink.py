@@ -1,0 +1,60 @@
+"""What the scheduler takes for a load without inputs may, on a worker, still be the task itself, running on them."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import pytest
+from distributed.worker_state_machine import RemoveReplicasEvent, TaskState, WorkerState
+
+from dask_resilient.internals.unlink import Unlink
+
+
+@pytest.fixture
+def worker():
+    """A worker on which the task ``m`` runs, with an input ``b`` that it holds; ``m`` was sent again meanwhile."""
+    state = WorkerState(nthreads=1)
+    b, m = TaskState("b", state="memory", nbytes=1), TaskState("m", state="executing")
+    m.dependencies, b.dependents = {b}, {m}
+    state.tasks |= {"b": b, "m": m}
+    state.executing.add(m)
+    state.data["b"] = 1
+    return SimpleNamespace(
+        state=state,
+        active_keys={"m"},
+        stream_handlers={
+            "compute-task": lambda **_: None,
+            "remove-replicas": lambda **msg: state.handle_stimulus(RemoveReplicasEvent(**msg)),
+        },
+    )
+
+
+def drop(worker):
+    worker.stream_handlers["remove-replicas"](keys=["b", "not here"], stimulus_id="s")
+
+
+def test_an_input_of_a_task_that_was_overtaken_can_be_dropped(worker):
+    """Dask alone raises, which closes the worker; it has the task running for the new run by then."""
+    unlink = Unlink(worker)
+    unlink.install()
+    worker.stream_handlers["compute-task"](key="m", who_has={})
+    drop(worker)
+    assert "b" not in worker.state.tasks
+    assert worker.state.tasks["m"].dependencies == set()
+
+
+def test_an_input_of_any_other_running_task_is_dasks_concern(worker):
+    """It says what it says without us."""
+    Unlink(worker).install()
+    with pytest.raises(RuntimeError, match="Cannot remove replica of 'b' while 'm' in state 'executing'"):
+        drop(worker)
+
+
+def test_both_handlers_are_given_back(worker):
+    """As they were."""
+    before = dict(worker.stream_handlers)
+    unlink = Unlink(worker)
+    unlink.install()
+    assert worker.stream_handlers != before
+    unlink.undo()
+    assert worker.stream_handlers == before
