@@ -17,6 +17,8 @@ def worker():
     b, m = TaskState("b", state="memory", nbytes=1), TaskState("m", state="executing")
     m.dependencies, b.dependents = {b}, {m}
     state.tasks |= {"b": b, "m": m}
+    for task in (b, m):
+        state.task_counter.new_task(task)
     state.executing.add(m)
     state.data["b"] = 1
     return SimpleNamespace(
