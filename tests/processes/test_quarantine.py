@@ -256,11 +256,23 @@ def test_busy_is_not_hung(four):
     assert not decisions(x)
 
 
+def until_there(file):
+    """Wait for a file."""
+    return wait_until(Path(file).exists, 60)
+
+
+def executes(x, key):
+    return any(ts.key == key for ws in x.scheduler.workers.values() for ts in ws.executing)
+
+
 def test_an_operator_takes_a_device_out_and_puts_it_back(four):
     """By name, address or device; with tasks running, and with one clear word where nothing is called so."""
     x = four
     futures = x.client.map(noted, range(200), [x.calls] * 200, pure=False)
     x.until(lambda: x.calls.total() > 10, what="some have begun")
+    go_on = x.where / "go on"
+    busy = x.client.submit(until_there, str(go_on), workers=x.addresses()[:1])
+    x.until(lambda: executes(x, busy.key), what="it is in the middle of a task, which a drain lets end")
     with pytest.raises(ValueError, match="no worker and no device 'nobody'; known devices are 'host:"):
         x.handle.quarantine("nobody", "why not")
     (row,) = x.handle.quarantine("0", "fan is loud")
@@ -272,6 +284,8 @@ def test_an_operator_takes_a_device_out_and_puts_it_back(four):
     )
     (row,) = x.handle.release(x.addresses()[0], "fan is fine")
     assert row["after"] == "active"
+    go_on.touch()
+    assert busy.result(20)
     (row,) = x.handle.release("0")
     assert row["declined"] == "it is active already"
     assert x.client.gather(futures) == list(range(200))

@@ -127,12 +127,17 @@ def run_and_judge(x, unprotected, reason):
     return job
 
 
+def import_side():
+    import dask_resilient.worker.side  # noqa: F401
+
+
 @pytest.mark.parametrize("where", ["file", "proc", "full"])
 def test_a_store_that_cannot_be_used(x, where):
     """A file in its place, a place where nobody can write: one warning, every worker unprotected, the job runs."""
     file = x.where / "file"
     file.write_text("not a store")
     x.store = {"file": file, "proc": "/proc/dask-resilient", "full": file / "below"}[where]
+    x.client.run(import_side)  # a new process takes its time for that, on a busy machine seconds
     begun = time.monotonic()
     with pytest.warns(ResilienceWarning, match="nothing is saved") as caught:
         x.install()
