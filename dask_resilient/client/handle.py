@@ -83,7 +83,7 @@ class Handle:
         Raises
         ------
         ValueError
-            If nothing is called `x`; the message names the devices.
+            If nothing is called `x`, the message names the devices; or if ``resilience.quarantine.enabled`` is false.
         """
         return self._call("quarantine", x=str(x), reason=str(reason), by=_who())
 

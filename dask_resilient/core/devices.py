@@ -50,9 +50,10 @@ class Device:
     """Those that joined while it was out of service: processes that hold nothing."""
     leaving: set[str] = field(default_factory=set)
     """Those that have been told to go."""
+    drained: set[str] = field(default_factory=set)
+    """Those of which nothing is left that could be saved or moved."""
     strikes: list[tuple[float, str]] = field(default_factory=list)
     """When a process had to be replaced, and for what."""
-    drained: set[str] = field(default_factory=set)
     replaced: list[float] = field(default_factory=list)
     """The same, whoever was to blame."""
     deadline: float = math.inf

@@ -166,7 +166,7 @@ def unseal(raw: bytes, what: str) -> dict[str, Any]:
         if body.pop("format") != FORMAT:
             raise Foreign(f"{what} has a format that this version of dask-resilient does not know")
     except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as e:
-        raise Damaged(f"{what} cannot be read: {e!r}") from e
+        raise Damaged(f"{what} cannot be read: {e!r:.200}") from e  # of a text in no UTF-8 it quotes all
     return body
 
 

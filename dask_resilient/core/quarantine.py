@@ -149,10 +149,10 @@ class Book:
         return self._ask(device, ask, event.cause, event.worker, now)
 
     def _drained(self, event: Drained, now: float) -> list[Decision]:
-        device = self._of.get(event.worker)
-        if device is not None:
-            device.drained.add(event.worker)
-        return self._all_drained(device, now) if device is not None else []
+        if (device := self._of.get(event.worker)) is None:
+            return []
+        device.drained.add(event.worker)
+        return self._all_drained(device, now)
 
     def _all_drained(self, device: Device, now: float) -> list[Decision]:
         return self._ask(device, Ask.DRAINED, device.cause or Cause("drained"), "", now) if device.all_drained() else []

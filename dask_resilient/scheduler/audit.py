@@ -40,6 +40,7 @@ class Audit:
         self._queue = queue
         self._event = event
         self._made = 0
+        self._written = 0
         self.rows: list[dict[str, Any]] = []
 
     def decided(self, decision: Decision) -> dict[str, Any]:
@@ -70,13 +71,15 @@ class Audit:
         row.update({name: row[name] + n for name, n in counts.items()})
         if outcome:
             self._event("device-outcome", id=row["id"], device=row["device"], outcome=outcome, **counts)
-            self._journal(row, "-outcome")
+            self._journal(row)
 
-    def _journal(self, row: dict[str, Any], which: str = "") -> None:
+    def _journal(self, row: dict[str, Any]) -> None:
+        """Write the row as it stands; entries are never overwritten, so what comes of it is another one."""
         store = self._queue.store
         if store is None or self._made > JOURNALLED:
             return
-        name, body = f"{row['id']}{which}-{len(row['outcome'])}", dict(row)
+        self._written += 1
+        name, body = f"{row['id']}-{self._written}", dict(row)
         self._queue.submit(lambda: store.journal(self._run, name, body), lambda _: None)
 
 

@@ -187,8 +187,10 @@ class Keeper:
         Raises
         ------
         ValueError
-            If no device, worker or name is `x`.
+            If no device, worker or name is `x`, or quarantine is switched off.
         """
+        if not self._on:
+            raise ValueError(f"cannot {what} {x!r}: resilience.quarantine.enabled is false")
         device = self._find(x)
         event = Quarantine(device, by, reason) if what == "quarantine" else Release(device, by, reason)
         return self.hear(event)

@@ -12,14 +12,13 @@ import math
 import re
 import time
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 from dask_resilient.core.messages import sendable
 from dask_resilient.core.remembered import MOST_BYTES, MOST_N, decides, dumps_entry, folder_of, loads_entry
 from dask_resilient.errors import Damaged, Foreign, StoreError
 from dask_resilient.store.calls import Calls
-from dask_resilient.store.files import check_directories, create_if_absent, read_small, regular_size
+from dask_resilient.store.files import check_directories, create_if_absent, make_directories, read_small, regular_size
 from dask_resilient.store.listing import names
 
 DEVICES = "devices"
@@ -59,7 +58,7 @@ def append(calls: Calls, root: str, device: str, entry: Mapping[str, Any], *, ma
     """
     folder = folder_of(device)
     if make:
-        _make_root(calls, root)
+        make_directories(calls, f"{root}/{DEVICES}")
     _make_folder(calls, root, folder)
     n = 0
     for _ in range(_TRIES):
@@ -161,19 +160,6 @@ def _numbers(calls: Calls, root: str, folder: str) -> list[int]:
     """Give the numbers of a device's entries; what has no name of an entry is left alone."""
     found = map(_ENTRY.fullmatch, names(calls, root, f"{DEVICES}/{folder}"))
     return [int(match[1]) for match in found if match]
-
-
-def _make_root(calls: Calls, root: str) -> None:
-    """Make a directory, and those above it, where they are missing; each durable before the next."""
-    path = Path(root, DEVICES)
-    missing = [each for each in (path, *path.parents) if not each.exists()]
-    with contextlib.suppress(OSError):
-        # Who made the last directory that is there may not have waited for the disk yet.
-        calls.fsync_directory(str([path, *path.parents][len(missing)].parent))
-    for directory in reversed(missing):
-        with contextlib.suppress(FileExistsError):
-            calls.mkdir(str(directory))
-        calls.fsync_directory(str(directory.parent))
 
 
 def _make_folder(calls: Calls, root: str, folder: str) -> None:

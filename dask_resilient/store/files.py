@@ -12,6 +12,7 @@ import stat
 import uuid
 from collections import deque
 from collections.abc import Iterable, Iterator
+from pathlib import Path
 
 from dask_resilient.errors import Damaged
 from dask_resilient.store.calls import Calls
@@ -191,6 +192,19 @@ def check_directories(calls: Calls, root: str, path: str) -> None:
         root = f"{root}/{part}"
         if not stat.S_ISDIR(calls.lstat(root).st_mode):
             raise Damaged(f"{root!r} is no directory (nothing below a store may be a symbolic link)")
+
+
+def make_directories(calls: Calls, directory: str) -> None:
+    """Make a directory, and those above it, where they are missing; each durable before the next."""
+    path = Path(directory)
+    missing = [each for each in (path, *path.parents) if not each.exists()]
+    with contextlib.suppress(OSError):
+        # Who made the last directory that is there may not have waited for the disk yet.
+        calls.fsync_directory(str([path, *path.parents][len(missing)].parent))
+    for each in reversed(missing):
+        with contextlib.suppress(FileExistsError):
+            calls.mkdir(str(each))
+        calls.fsync_directory(str(each.parent))
 
 
 def replace_file(calls: Calls, directory: str, name: str, raw: bytes) -> None:

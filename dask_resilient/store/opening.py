@@ -14,7 +14,7 @@ from urllib.parse import unquote
 from dask_resilient.core.manifest import FORMAT
 from dask_resilient.errors import Damaged, SettingError, StoreError
 from dask_resilient.store.calls import Calls
-from dask_resilient.store.files import check_directories, create_if_absent, read_small
+from dask_resilient.store.files import check_directories, create_if_absent, make_directories, read_small
 from dask_resilient.store.posix import PosixStore
 from dask_resilient.store.reading import STORE_JSON
 
@@ -113,15 +113,7 @@ def _open(calls: Calls, root: str, token: str | None, *, create: bool) -> PosixS
 
 def _make(calls: Calls, root: str) -> None:
     """Make root and ``store.json`` where they are missing; of two that do so at once, one token wins."""
-    path = Path(root)
-    missing = [p for p in (path, *path.parents) if not p.exists()]
-    with contextlib.suppress(OSError):
-        # The last directory that is there may be of another scheduler that has not waited for the disk yet.
-        calls.fsync_directory(str([path, *path.parents][len(missing)].parent))
-    for directory in reversed(missing):
-        with contextlib.suppress(FileExistsError):
-            calls.mkdir(str(directory))
-        calls.fsync_directory(str(directory.parent))
+    make_directories(calls, root)
     names = calls.names(root)
     if STORE_JSON in names:
         calls.fsync_directory(root)  # the same goes for this name

@@ -300,3 +300,13 @@ def test_an_operator_takes_a_device_out_and_puts_it_back(four):
     assert x.client.gather(again) == list(range(200, 400))
     assert decisions(x)[-1]["recomputed"] == 0
     x.n = 3
+
+
+def test_an_operator_is_told_that_quarantine_is_off(pool, tmp_path):
+    """Nothing is decided then, so nothing is done for them either."""
+    from tests.support.pool import one_test
+
+    with one_test(pool.get(2, 1, {}), tmp_path) as x:
+        x.install(quarantine__enabled=False)
+        with pytest.raises(ValueError, match=r"cannot release '0': resilience\.quarantine\.enabled is false"):
+            x.handle.release("0")
