@@ -73,6 +73,8 @@ class Judged:
     cls: Class | None
     """What is asked for; None = it is in doubt whether the device is sick."""
     cause: Cause
+    check: bool = False
+    """Whether the process may be sound all the same: unless one failed before, it is tried before it has to go."""
     sign: bool = False
     """Whether the device itself says that it may be used again: nothing is wrong, and the driver wants nothing done."""
 
@@ -99,6 +101,7 @@ class Culprit:
     """Tasks of one label are to blame: what they cost devices is taken back."""
 
     label: str
+    reason: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,8 +167,6 @@ class Restart:
     """Replace a worker's process."""
 
     worker: str
-    delay: float
-    """Seconds until the new one may start."""
 
 
 @dataclass(frozen=True, slots=True)

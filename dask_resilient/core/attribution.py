@@ -3,7 +3,8 @@
 1. An error counts against a device once the same task has succeeded on another one; where its row suspects the device
    itself (uncorrectable memory, a link), at once. A task counts once.
 2. One code on two devices in service blames the task if it is one task, else everything of its prefix: such errors
-   count against no device any more, also in hindsight.
+   count against no device any more, also in hindsight. A device that is out of service for that very code still counts
+   for a task that failed there. Where the row suspects the device, it takes one task that fails on two.
 3. Errors of communication and failed allocations never count.
 
 Whether a device is indicted is a sequential test (Wald's, in Page's form: successes never take it below zero, since
@@ -69,6 +70,8 @@ class Failure:
     code: int | str
     """Of CUDA, or the name of an error without a number."""
     suspect: Suspect
+    label: str
+    """Its prefix and the error, see `make_label`."""
     elsewhere: frozenset[str] = frozenset()
     """Devices on which the task had succeeded when it was forgotten."""
 
@@ -98,6 +101,11 @@ class Blame:
     """Whether it is known that tasks are to blame: devices that have nothing else in common met it."""
 
 
+def make_label(prefix: str, fault: TaskFault) -> str:
+    """Name what tasks of one prefix met, as ``sum: cudaErrorIllegalAddress``."""
+    return f"{prefix}: {fault.name}"
+
+
 Trail = list[Failure | None]
 """What happened on one device since its test last stood at zero: failures, and None for each success."""
 
@@ -123,8 +131,12 @@ class Attribution:
         self._trails: dict[str, Trail] = {}
         self._failed: dict[Hashable, dict[str, Failure]] = {}
         self._succeeded: dict[Hashable, set[str]] = {}
-        self._codes: dict[tuple[str, int | str], dict[str, set[Hashable]]] = {}
-        self._out: set[str] = set()
+        self._met: dict[tuple[str, Suspect], dict[str, set[Hashable]]] = {}
+        """By label, and by whom the error itself suspects: on which devices which tasks met it."""
+        self._culprits: set[str] = set()
+        """Labels for which tasks are known to be to blame."""
+        self._out: dict[str, str] = {}
+        """Devices out of service, and the label for which, empty if for no task's error."""
 
     # -- what happened -------------------------------------------------------------------------------------------------
 
@@ -136,16 +148,20 @@ class Attribution:
             return Blame(Suspect.UNKNOWN, "out of memory says nothing about the device's health")
         if fault.cls.rank < Class.KILL.rank:
             return Blame(Suspect.TASK, f"{fault.name} is an error in how CUDA is used")
-        failure = Failure(key, prefix, device, fault.name if fault.code is None else fault.code, fault.suspect)
+        code, label = fault.name if fault.code is None else fault.code, make_label(prefix, fault)
+        failure = Failure(key, prefix, device, code, fault.suspect, label)
         before = self._failed.setdefault(key, {})
         if device not in before:
             before[device] = failure
             trail = self._trails.setdefault(device, [])
             trail.append(failure)
             del trail[:-TRAIL]
-        if failure.suspect is not Suspect.DEVICE:
-            self._codes.setdefault((prefix, failure.code), {}).setdefault(device, set()).add(key)
-        return self.blame(failure)
+        self._met.setdefault((label, failure.suspect), {}).setdefault(device, set()).add(key)
+        blame = self.blame(failure)
+        if blame.culprit:
+            self._culprits.add(label)
+            self._out = {device: why for device, why in self._out.items() if why != label}
+        return blame
 
     def succeeded(self, key: Hashable, device: str) -> None:
         """Take in that a task succeeded."""
@@ -165,17 +181,25 @@ class Attribution:
             settled = replace(failure, elsewhere=elsewhere - {device})
             if trail := self._trails.get(device):
                 trail[:] = [settled if step is not None and step.key == key else step for step in trail]
-            self._codes.get((failure.prefix, failure.code), {}).get(device, set()).discard(key)
+            self._met.get((failure.label, failure.suspect), {}).get(device, set()).discard(key)
 
-    def out_of_service(self, device: str) -> None:
-        """Take in that a device is not to be trusted: what fails there says nothing about tasks."""
-        self._out.add(device)
+    def out_of_service(self, device: str, label: str = "") -> None:
+        """Take in that a device is not to be trusted: what fails there says nothing about tasks.
+
+        Parameters
+        ----------
+        device
+            Its name.
+        label
+            For which error of tasks it is out of service: a task that met it there may still turn out to be to blame.
+        """
+        self._out[device] = label
 
     def released(self, device: str) -> None:
         """Take in that a device is back in service: its test begins anew."""
-        self._out.discard(device)
+        self._out.pop(device, None)
         self._trails.pop(device, None)
-        for devices in self._codes.values():
+        for devices in self._met.values():
             devices.pop(device, None)
 
     @property
@@ -201,13 +225,13 @@ class Attribution:
 
     def blame(self, failure: Failure) -> Blame:
         """Give who is to blame for a failure by now."""
-        if failure.suspect is Suspect.DEVICE:
-            return Blame(Suspect.DEVICE, f"{failure.code} is an error of the device itself")
         devices = self._mirror(failure)
         if len(devices) > 1:
             same = [device for device, keys in devices.items() if failure.key in keys]
             who = f"task {failure.key!r}" if len(same) > 1 else f"tasks {failure.prefix!r}"
             return Blame(Suspect.TASK, f"{failure.code} on {', '.join(sorted(devices))}: {who} are to blame", True)
+        if failure.suspect is Suspect.DEVICE:
+            return Blame(Suspect.DEVICE, f"{failure.code} is an error of the device itself")
         if elsewhere := self._elsewhere(failure):
             return Blame(Suspect.DEVICE, f"task {failure.key!r} succeeded on {', '.join(sorted(elsewhere))}")
         return Blame(failure.suspect, f"{failure.code} was met on {failure.device} only, and not yet tried elsewhere")
@@ -217,9 +241,16 @@ class Attribution:
         return self.blame(failure).suspect is Suspect.DEVICE
 
     def _mirror(self, failure: Failure) -> dict[str, set[Hashable]]:
-        """Give the devices in service on which the prefix met the code, with the tasks."""
-        devices = self._codes.get((failure.prefix, failure.code), {})
-        return {device: keys for device, keys in devices.items() if device not in self._out}
+        """Give the devices on which the prefix met the code, with the tasks, where that speaks against the tasks."""
+        met = self._met.get((failure.label, failure.suspect), {})
+        same = {device for device, keys in met.items() if failure.key in keys}
+        trusted = {
+            device: keys
+            for device, keys in met.items()
+            if device not in self._out or (self._out[device] == failure.label and device in same)
+        }
+        enough = failure.suspect is not Suspect.DEVICE or failure.label in self._culprits
+        return trusted if enough or len(same & trusted.keys()) > 1 else {}
 
     def _elsewhere(self, failure: Failure) -> AbstractSet[str]:
         return failure.elsewhere or self._succeeded.get(failure.key, set()) - {failure.device}

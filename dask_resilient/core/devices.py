@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from dask_resilient.core.actions import (
     OURS,
@@ -12,6 +12,7 @@ from dask_resilient.core.actions import (
     Admit,
     Avoid,
     Cause,
+    Decision,
     Drain,
     Evict,
     Judged,
@@ -24,6 +25,9 @@ from dask_resilient.core.phases import ASKED, Do, Times
 
 CANARY = "canary"
 """The rule of what a canary found."""
+
+CULPRIT = "culprit"
+"""The rule by which a device is free again whose faults were those of tasks."""
 
 MOST_STEPS = 6
 """How often a wait grows at most: to 4096 times the first."""
@@ -59,6 +63,8 @@ class Device:
     deadline: float = math.inf
     due: float = 0.0
     """When the next canary may run."""
+    checking: set[str] = field(default_factory=set)
+    """Those that a canary has to try before it is known whether they have to go."""
     trying: dict[str, float] = field(default_factory=dict)
     """The workers whose canaries run, and since when."""
     untried: int = 0
@@ -89,10 +95,11 @@ class Device:
     def enter(self, phase: Phase, cause: Cause, now: float, times: Times) -> None:
         """Put it into another phase."""
         before, self.phase, self.since, self.cause = self.phase, phase, now, cause
-        self.trying, self.untried = {}, 0
+        self.trying, self.untried, self.checking = {}, 0, set()
         match phase:
             case Phase.ACTIVE:
-                self.returned = now if before is Phase.QUARANTINED else self.returned
+                again = before is Phase.QUARANTINED and cause.rule != CULPRIT
+                self.returned = now if again else self.returned
                 self.new.clear()
                 if cause.by != OURS:
                     self.failed, self.locked, self.strikes = 0, False, []
@@ -127,9 +134,35 @@ class Device:
         self.due = now + times.return_delay * 4.0 ** min(self.failed, MOST_STEPS)
 
     def struck_out(self, now: float, times: Times) -> bool:
-        """Say whether the process to be replaced now would be one too many within a day."""
+        """Say whether one more process that fails would be one too many within a day."""
         self.strikes = [strike for strike in self.strikes[-MOST:] if now - strike[0] < times.day]
         return len(self.strikes) + 1 >= times.strikes
+
+    def one_too_many(self, cause: Cause, now: float, times: Times) -> Cause | None:
+        """Give why it is to go together with a process that failed, None if it need not; that is a judgement."""
+        if cause.culprit or self.phase is Phase.DRAINING or not self.struck_out(now, times):
+            return None
+        why = f"it is process {times.strikes} of this device that failed within a day"
+        return replace(cause, evidence=(*cause.evidence, why), fact=False)
+
+    def decide(
+        self,
+        before: Phase,
+        cause: Cause,
+        worker: str,
+        now: float,
+        actions: tuple[Action, ...] = (),
+        declined: str = "",
+    ) -> Decision:
+        """Write down what was decided about it, after it was."""
+        return Decision(now, self.name, self.host, worker, before, self.phase, cause, actions, declined)
+
+    def acquit(self, label: str) -> bool:
+        """Take back what tasks of a label have cost it; say whether nothing else keeps it out of service."""
+        self.strikes = [strike for strike in self.strikes if strike[1] != label]
+        if self.phase is not Phase.QUARANTINED or self.cause is None or self.cause.label != label:
+            return False
+        return self.cause.by == OURS and not self.locked and not self.bad()
 
     def all_drained(self) -> bool:
         """Say whether nothing is left that could be saved or moved."""
@@ -172,12 +205,14 @@ class Device:
         """Give the worker that a canary may try on probation, empty if there is none."""
         # Where the nanny brings no new process, another worker of the same device may say how it is.
         began = max(self.replaced, default=self.since)
-        workers = self.new & self.present or (self.present if now - began > times.answer else set())
+        workers = (self.new | self.checking) & self.present or (self.present if now - began > times.answer else set())
         return min(workers, default="")
 
     # -- what is done to its workers -----------------------------------------------------------------------------------
 
-    def act(self, do: Do, worker: str, one: str, cause: Cause, now: float, times: Times) -> Iterator[Action]:
+    def act(  # noqa: C901 - one arm a thing to do
+        self, do: Do, worker: str, one: str, cause: Cause, now: float, times: Times
+    ) -> Iterator[Action]:
         """Give the actions that something to be done comes to: on one worker if it is given, else on all of them.
 
         Only the process of the worker that it comes from is replaced.
@@ -195,25 +230,31 @@ class Device:
                 self.leaving |= workers
                 self.trying = {}
             case Do.RESTART:
-                yield Restart(worker, self._delay(now, times))
+                yield Restart(worker)
                 self.leaving.add(worker)
                 self.trying.pop(worker, None)
                 self.untried = 0
-                self.replaced.append(now)
-                if not cause.culprit:
+                self._cost(cause, now, times)
+            case Do.CHECK:
+                self.checking.add(worker)
+                if not cause.fact:
                     self.strikes.append((now, cause.label))
             case Do.TRY:
                 self.trying[worker] = now
                 yield RunCanary(worker)
 
-    def _delay(self, now: float, times: Times) -> float:
+    def _cost(self, cause: Cause, now: float, times: Times) -> None:
+        """Count a process that failed: the next one gets tasks later than the one before."""
         self.replaced = [at for at in self.replaced[-MOST:] if now - at < times.calm]
         n = len(self.replaced)
-        return min(times.delay * 4.0 ** min(n - 1, MOST_STEPS), times.most_delay) if n else 0.0
+        self.due = now + (min(times.delay * 4.0 ** min(n - 1, MOST_STEPS), times.most_delay) if n else 0.0)
+        self.replaced.append(now)
+        if not cause.culprit:
+            self.strikes.append((now, cause.label))
 
     def forget(self, worker: str) -> None:
         """Take in that a worker is gone."""
-        for workers in (self.workers, self.new, self.leaving, self.drained):
+        for workers in (self.workers, self.new, self.leaving, self.drained, self.checking):
             workers.discard(worker)
         self.verdicts.pop(worker, None)
         self.overruled.pop(worker, None)

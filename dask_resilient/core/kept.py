@@ -98,6 +98,13 @@ class Kept:
         """Forget what is kept of a name."""
         self._named.pop(name, None)
 
+    def drop_kind(self, kind: str) -> bool:
+        """Forget what is kept of all names of a kind; say whether anything was."""
+        names = [name for name, readings in self._named.items() if readings[-1].kind == kind]
+        for name in names:
+            del self._named[name]
+        return bool(names)
+
 
 def _slow(reading: Reading) -> int | None:
     """Give what counts of the clocks' reasons; the others come and go with every task."""

@@ -16,6 +16,7 @@ class Ask(StrEnum):
     DOUBT = "doubt"
     CLEAR = "clear"
     KILL = "kill"
+    CHECK = "check"
     DRAIN = "drain"
     EVICT = "evict"
     JOINED = "joined"
@@ -36,6 +37,7 @@ class Do(StrEnum):
     DRAIN = "drain"
     EVICT = "evict"
     RESTART = "restart"
+    CHECK = "check"
     TRY = "try"
 
 
@@ -44,10 +46,12 @@ _A, _S, _D, _Q, _P = Phase.ACTIVE, Phase.SUSPECT, Phase.DRAINING, Phase.QUARANTI
 TABLE: Mapping[tuple[Phase, Ask], tuple[Phase, tuple[Do, ...]]] = {
     (_A, Ask.DOUBT): (_S, (Do.AVOID,)),
     (_A, Ask.KILL): (_P, (Do.AVOID, Do.RESTART)),
+    (_A, Ask.CHECK): (_P, (Do.AVOID, Do.CHECK)),
     (_A, Ask.DRAIN): (_D, (Do.AVOID, Do.DRAIN)),
     (_A, Ask.EVICT): (_Q, (Do.AVOID, Do.EVICT)),
     (_S, Ask.CLEAR): (_A, (Do.ADMIT,)),
     (_S, Ask.KILL): (_P, (Do.RESTART,)),
+    (_S, Ask.CHECK): (_P, (Do.CHECK,)),
     (_S, Ask.DRAIN): (_D, (Do.DRAIN,)),
     (_S, Ask.EVICT): (_Q, (Do.EVICT,)),
     (_S, Ask.JOINED): (_S, (Do.AVOID,)),
@@ -62,7 +66,7 @@ TABLE: Mapping[tuple[Phase, Ask], tuple[Phase, tuple[Do, ...]]] = {
     (_P, Ask.KILL): (_P, (Do.RESTART,)),
     (_P, Ask.DRAIN): (_Q, (Do.EVICT,)),
     (_P, Ask.EVICT): (_Q, (Do.EVICT,)),
-    (_P, Ask.JOINED): (_P, (Do.AVOID, Do.TRY)),
+    (_P, Ask.JOINED): (_P, (Do.AVOID,)),
     (_P, Ask.SIGN): (_P, (Do.TRY,)),
     (_P, Ask.RIGHT): (_A, (Do.ADMIT,)),
     (_P, Ask.UNTRIED): (_A, (Do.ADMIT,)),
@@ -80,8 +84,11 @@ TABLE: Mapping[tuple[Phase, Ask], tuple[Phase, tuple[Do, ...]]] = {
 ASKED = {None: Ask.DOUBT, Class.KILL: Ask.KILL, Class.DRAIN: Ask.DRAIN, Class.EVICT: Ask.EVICT}
 """What a verdict comes to, None being doubt; the milder ones ask for nothing."""
 
-OUT = frozenset(ASKED.values())
+OUT = frozenset({*ASKED.values(), Ask.CHECK})
 """What takes a device out of service, and so is subject to the breaker."""
+
+PROCESS = frozenset({Ask.KILL, Ask.CHECK})
+"""What is about a process that failed."""
 
 ONE = frozenset({Ask.JOINED, Ask.SIGN})
 """What is about one worker of a device."""
@@ -98,7 +105,7 @@ class Times:
     strikes: int = 3
     """Processes that one device may cost in a day: the last of them costs it its service (gpu-health, section 4)."""
     delay: float = 5.0
-    """Until a second process may start on a device; each later one waits four times as long as the one before."""
+    """Until a second new process of a device gets tasks; each later one waits four times as long as the one before."""
     most_delay: float = 60.0
     calm: float = 600.0
     """After which a replaced process delays the next one no more."""

@@ -18,7 +18,6 @@ from typing import Any
 
 from dask_resilient.core.actions import (
     OURS,
-    Action,
     Admit,
     Avoid,
     Cause,
@@ -36,8 +35,8 @@ from dask_resilient.core.actions import (
     Tried,
 )
 from dask_resilient.core.breaker import Breaker
-from dask_resilient.core.devices import CANARY, Device, forgettable
-from dask_resilient.core.phases import ASKED, ONE, OUT, TABLE, Ask, Times
+from dask_resilient.core.devices import CANARY, CULPRIT, Device, forgettable
+from dask_resilient.core.phases import ASKED, ONE, OUT, PROCESS, TABLE, Ask, Times
 
 
 class Book:
@@ -98,7 +97,7 @@ class Book:
             return []
         self._alarms.pop(name, None)
         avoid = tuple(map(Avoid, sorted(device.present)))
-        return [self._decision(device, before, cause, "", since, avoid)] if avoid else []
+        return [device.decide(before, cause, "", since, avoid)] if avoid else []
 
     # -- arms ----------------------------------------------------------------------------------------------------------
 
@@ -120,9 +119,10 @@ class Book:
             if came > device.since:
                 device.new.add(worker)
             decided += self._ask(device, Ask.JOINED, device.cause or Cause("joined"), worker, now)
+            decided += self._try(device, now) if device.phase is Phase.PROBATION else []
         elif shut:
             cause = Cause("joined", (f"its device is {device.name}, which is in service",))
-            decided.append(self._decision(device, device.phase, cause, worker, now, (Admit(worker),)))
+            decided.append(device.decide(device.phase, cause, worker, now, (Admit(worker),)))
         return decided
 
     def _left(self, event: Left, now: float) -> list[Decision]:
@@ -146,7 +146,10 @@ class Book:
             self._alarms.pop(device.name, None)
             if device.phase is Phase.QUARANTINED:
                 return self._try(device, now)
-        return self._ask(device, ask, event.cause, event.worker, now)
+        if ask is Ask.KILL and event.check and (event.cause.culprit or not device.strikes):
+            ask = Ask.CHECK
+        decided = self._ask(device, ask, event.cause, event.worker, now)
+        return decided + (self._try(device, now) if event.worker in device.checking else [])
 
     def _drained(self, event: Drained, now: float) -> list[Decision]:
         if (device := self._of.get(event.worker)) is None:
@@ -172,16 +175,26 @@ class Book:
                 device.fail(True, now, self.times)
             cause = Cause(CANARY, (event.reason or "the product of two matrices of integers was wrong",), fact=True)
             return self._ask(device, Ask.WRONG, cause, event.worker, now)
-        device.inconclusive(now, self.times)
-        if device.phase is Phase.PROBATION and device.untried >= self.times.tries:
-            cause = Cause(CANARY, (f"it could not run, so the new process is taken as it is: {event.reason}",))
-            return self._ask(device, Ask.UNTRIED, cause, event.worker, now)
-        return []
+        return self._untried(device, event, now)
 
-    def _culprit(self, event: Culprit, now: float) -> list[Decision]:  # noqa: ARG002
-        for device in self.devices.values():
-            device.strikes = [strike for strike in device.strikes if strike[1] != event.label]
-        return []
+    def _untried(self, device: Device, event: Tried, now: float) -> list[Decision]:
+        """Take in that a canary could not run."""
+        if event.worker in device.checking:
+            device.checking.discard(event.worker)
+            cause = device.cause or Cause(CANARY)
+            cause = replace(cause, evidence=(*cause.evidence, f"and its process cannot be tried: {event.reason}"))
+            return self._ask(device, Ask.KILL, cause, event.worker, now)
+        device.inconclusive(now, self.times)
+        if device.phase is not Phase.PROBATION or device.untried < self.times.tries:
+            return []
+        cause = Cause(CANARY, (f"it could not run, so the new process is taken as it is: {event.reason}",))
+        return self._ask(device, Ask.UNTRIED, cause, event.worker, now)
+
+    def _culprit(self, event: Culprit, now: float) -> list[Decision]:
+        cause = Cause(CULPRIT, (event.reason,), label=event.label)
+        free = [device for device in self.devices.values() if device.acquit(event.label)]
+        self._taken = [one for one in self._taken if one[1] not in {device.name for device in free}]
+        return [decision for device in free for decision in self._ask(device, Ask.RELEASE, cause, "", now)]
 
     def _operator(self, event: Quarantine | Release, now: float) -> list[Decision]:
         device = self._get(event.device)
@@ -192,7 +205,7 @@ class Book:
         decided = self._ask(device, Ask.DRAIN if wants_out else Ask.RELEASE, cause, "", now)
         decided += self._all_drained(device, now)  # where it has no worker
         why = f"it is {device.phase} already"
-        return decided or [self._decision(device, device.phase, cause, "", now, declined=why)]
+        return decided or [device.decide(device.phase, cause, "", now, declined=why)]
 
     def _tick(self, event: Tick, now: float) -> list[Decision]:  # noqa: ARG002
         decided = [decision for device in list(self.devices.values()) for decision in self._look(device, now)]
@@ -238,16 +251,21 @@ class Book:
 
     def _ask(self, device: Device, ask: Ask, cause: Cause, worker: str, now: float) -> list[Decision]:
         """Look an event up in the table, and do what it says unless the breaker declines."""
-        if ask is Ask.KILL and self._is_one_too_many(device, cause, now):
-            why = f"it is process {self.times.strikes} of this device that had to be replaced within a day"
-            ask, cause = Ask.EVICT, replace(cause, evidence=(*cause.evidence, why), fact=False)
+        told: list[Decision] = []
+        if ask in PROCESS and (more := device.one_too_many(cause, now, self.times)) and not self.breaker.observe:
+            declined = self._refusal(device, more, now)
+            if not declined:
+                ask, cause = Ask.EVICT, more
+            else:
+                told = self._alarm(device, Ask.EVICT, more, worker, now, declined)
+                ask = ask if device.phase is Phase.PROBATION else Ask.CHECK  # yet another process would be none better
         if (device.phase, ask) not in TABLE:
-            return []
+            return told
         if ask in OUT and cause.by == OURS:
             declined = self._refusal(device, cause, now)
             if declined:
-                return self._alarm(device, ask, cause, worker, now, declined)
-            if not cause.fact:
+                return told + self._alarm(device, ask, cause, worker, now, declined)
+            if not cause.fact and ask is not Ask.CHECK:
                 recent = (one for one in self._taken if now - one[0] < self.breaker.window and one[1] != device.name)
                 self._taken = [*recent, (now, device.name)]
         before = device.phase
@@ -257,13 +275,7 @@ class Book:
             device.enter(after, cause, now, self.times)
         one = worker if ask in ONE else ""
         actions = tuple(action for do in does for action in device.act(do, worker, one, cause, now, self.times))
-        return [self._decision(device, before, cause, worker, now, actions)]
-
-    def _is_one_too_many(self, device: Device, cause: Cause, now: float) -> bool:
-        """Say whether a device is to go with its process; a judgement, so the breaker is asked."""
-        if cause.culprit or device.phase is Phase.DRAINING or not device.struck_out(now, self.times):
-            return False
-        return not self._refusal(device, replace(cause, fact=False), now)
+        return [*told, device.decide(before, cause, worker, now, actions)]
 
     def _refusal(self, device: Device, cause: Cause, now: float) -> str:
         if self.breaker.observe:
@@ -285,16 +297,4 @@ class Book:
         if said in told:
             return []
         told.add(said)
-        return [self._decision(device, device.phase, cause, worker, now, declined=declined)]
-
-    @staticmethod
-    def _decision(
-        device: Device,
-        before: Phase,
-        cause: Cause,
-        worker: str,
-        now: float,
-        actions: tuple[Action, ...] = (),
-        declined: str = "",
-    ) -> Decision:
-        return Decision(now, device.name, device.host, worker, before, device.phase, cause, actions, declined)
+        return [device.decide(device.phase, cause, worker, now, declined=declined)]

@@ -124,13 +124,17 @@ class Blame:
         self._dead.discard(address)
         self._listen()
 
-    def out_of_service(self, device: str) -> None:
-        """Take in that a device is not to be trusted; what it has failed says nothing about tasks."""
-        self._attribution.out_of_service(device)
+    def out_of_service(self, device: str, label: str) -> None:
+        """Take in that a device is not to be trusted, and for which error of tasks, if for one."""
+        self._attribution.out_of_service(device, label)
 
     def released(self, device: str) -> None:
         """Take in that a device is back in service."""
         self._attribution.released(device)
+
+    def sound(self, address: str) -> None:
+        """Take in that a worker's process computes right on its device."""
+        self._dead.discard(address)
 
     def tick(self, now: float) -> None:
         """Say again what is still so."""

@@ -12,11 +12,15 @@ from collections.abc import Callable, Collection, Coroutine, Mapping
 from time import time
 from typing import TYPE_CHECKING, Any
 
+import dask
+from dask.utils import parse_timedelta
 from distributed.comm.core import CommClosedError
 
+from dask_resilient.core.absence import Absences
 from dask_resilient.core.actions import Action, Admit, Avoid, Drain, Drained, Event, Evict, Restart, RunCanary, Tried
 from dask_resilient.internals.gate import Gate
 from dask_resilient.scheduler.drain import Drains
+from dask_resilient.scheduler.members import Member
 
 if TYPE_CHECKING:
     from dask_resilient.scheduler.watch import Watch
@@ -58,6 +62,7 @@ class Enact:
         """Workers that are getting ready to leave."""
         self._waiting: set[str] = set()
         """Workers that are to run the canary as soon as their side is up."""
+        self._absences = Absences(parse_timedelta(dask.config.get("distributed.deploy.lost-worker-timeout", "15s")))
         self.gate = Gate(watch.scheduler)
         self.drains = Drains(watch, self.gate, self._send)
 
@@ -69,10 +74,16 @@ class Enact:
             self._send(address, "gate", shut=False)
         self.gate.undo()
 
+    def joined(self, member: Member) -> None:
+        """Take in a worker, or that it is known by now which device it has."""
+        self._absences.back(member.name, time())
+
     def removed(self, address: str) -> None:
         """Take in that a worker is gone."""
         self._waiting.discard(address)
         self.gate.removed(address)
+        if member := self._watch.members.get(address):
+            self._absences.left(member.name, time())
 
     def hello(self, address: str) -> None:
         """Take in that a worker's side is up: it learns what it missed."""
@@ -117,8 +128,8 @@ class Enact:
                 self._begin(worker, "drain", self._drain(worker, deadline))
             case Evict(worker):
                 self._begin(worker, "evict", self._evict(worker))
-            case Restart(worker, delay):
-                self._begin(worker, "restart", self._restart(worker, delay))
+            case Restart(worker):
+                self._begin(worker, "restart", self._restart(worker))
 
     def _begin(self, worker: str, what: str, doing: Coroutine[Any, Any, str]) -> None:
         async def run() -> None:
@@ -158,8 +169,10 @@ class Enact:
         self._watch.nanny_closed(nanny)
         return f"{worker} was removed and its nanny closed"
 
-    async def _restart(self, worker: str, delay: float) -> str:
+    async def _restart(self, worker: str) -> str:
         """Replace a process; what it holds is lost at once."""
+        if member := self._watch.members.get(worker):
+            await asyncio.sleep(self._absences.wait(member.name, time()))
         saved = await self.drains.rescue(worker)
         self._ended(worker, "", saved=saved)
         await self._ready(worker)
@@ -167,8 +180,8 @@ class Enact:
         if nanny is None:
             return f"{worker} was closed; it has no nanny that could start another process"
         begin = time()
-        await self._end(nanny, "kill", delay=delay)
-        return f"the process of {worker} was replaced in {time() - begin:.1f} s"
+        await self._end(nanny, "kill")
+        return f"the process of {worker} was ended in {time() - begin:.1f} s, for its nanny to start another one"
 
     async def _ready(self, worker: str) -> None:
         """Have a worker get ready to leave: else it may close its nanny, since nobody knows it when it next reports.

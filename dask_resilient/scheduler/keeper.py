@@ -24,15 +24,17 @@ from dask_resilient.core.actions import (
     Tried,
     words,
 )
-from dask_resilient.core.breaker import Breaker, is_fact
+from dask_resilient.core.breaker import Breaker
+from dask_resilient.core.devices import CULPRIT
 from dask_resilient.core.faults import Class
-from dask_resilient.core.health import Health, Verdict
+from dask_resilient.core.health import Verdict
 from dask_resilient.core.limits import Limits
 from dask_resilient.core.phases import Times
 from dask_resilient.core.quarantine import Book
 from dask_resilient.core.readings import Name
 from dask_resilient.scheduler.audit import Audit
 from dask_resilient.scheduler.enact import Enact
+from dask_resilient.scheduler.heard import MILD, heard
 from dask_resilient.scheduler.members import HOLD_SECONDS, Member
 from dask_resilient.scheduler.memory import Memory
 from dask_resilient.scheduler.tries import Tries
@@ -42,14 +44,6 @@ if TYPE_CHECKING:
     from dask_resilient.scheduler.watch import Watch
 
 logger = logging.getLogger("dask_resilient")
-
-_MILD = frozenset({Health.HEALTHY, Health.DEGRADED})
-
-DOUBTS = frozenset({"silence", "work.stale-metrics"})
-"""Rules by which a device of which nothing can be said is suspect: it may have stopped answering."""
-
-UNHEARD = frozenset({"work.not-answering", "nothing-known"})
-"""Rules by which nothing was heard: no reason to trust a suspect again."""
 
 SILENT = Limits().hung_silence
 """Seconds after which a suspect whose worker is silent too is left."""
@@ -86,6 +80,7 @@ class Keeper:
 
     def joined(self, member: Member) -> None:
         """Take in a worker, or that it is known by now which device it has."""
+        self.enact.joined(member)
         self.hear(Joined(member.worker, member.device, member.host))
         member.phase = self.book.phase(member.device)
         if self._strict and not member.side:
@@ -135,23 +130,15 @@ class Keeper:
     def judged(self, record: Record, verdict: Verdict) -> None:
         """Hear what is made of a worker's readings."""
         member = record.member
-        mild = verdict.health in _MILD
+        mild = verdict.health in MILD
         if mild and member.phase is Phase.ACTIVE and member.worker in self._mild:
             return  # most verdicts by far: nothing is asked for, as before
         (self._mild.add if mild else self._mild.discard)(member.worker)
         label, culprit = self.tries.label(member.worker) if verdict.rule.startswith("cuda") else ("", False)
-        cls: Class | None = verdict.cls
-        if verdict.health is Health.UNKNOWN:
-            # What is not known is no reason to go on trusting, nor one to stop.
-            cls = None if _in_doubt(record, verdict) else Class.OBSERVE
-        if verdict.rule in UNHEARD and self.book.phase(member.device) is Phase.SUSPECT:
-            cls = None  # the worker itself may hang in a call into the device: what was read of it only grew old
-        fact, evidence = is_fact(verdict.rule, cls), verdict.evidence
-        if cls is Class.KILL and self._has_no_nanny(member.worker):
-            # To end it would be to lose the worker for good, which is no smaller thing than to leave its device.
-            cls, fact, evidence = Class.EVICT, False, (*evidence, "no nanny could start another process")
-        cause = Cause(verdict.rule, evidence, fact=fact, label=label or verdict.rule, culprit=culprit)
-        self.hear(Judged(member.worker, cls, cause, _sign(record, verdict)))
+        suspect = self.book.phase(member.device) is Phase.SUSPECT
+        ws = self._watch.scheduler.workers.get(member.worker)
+        nanny = ws is None or ws.nanny is not None
+        self.hear(heard(record, verdict, label, culprit=culprit, suspect=suspect, nanny=nanny))
 
     def _silent(self, member: Member, now: float) -> None:
         """Have a suspect left whose worker is silent too: it may hang in a call into the device, and says no more.
@@ -162,10 +149,6 @@ class Keeper:
         if device is not None and now - device.since >= SILENT:
             evidence = (*(device.cause.evidence if device.cause else ()), "and its worker does not answer either")
             self.hear(Judged(member.worker, Class.EVICT, Cause("silence", evidence, label="silence")))
-
-    def _has_no_nanny(self, worker: str) -> bool:
-        ws = self._watch.scheduler.workers.get(worker)
-        return ws is not None and ws.nanny is None
 
     def tried(self, worker: str, msg: Mapping[str, Any]) -> None:
         """Hear how a canary that was asked for ended."""
@@ -243,9 +226,11 @@ class Keeper:
             for member in self._watch.members.all():
                 if member.device == decision.device:
                     self._gone |= dict.fromkeys((member.name, member.worker), member.device)
-            attribution.out_of_service(decision.device)
+            attribution.out_of_service(decision.device, decision.cause.label)
             self.tries.quarantined(decision.cause.label)
-        elif decision.before is Phase.QUARANTINED:
+        elif decision.before is Phase.PROBATION:
+            self._sound(decision.device)
+        elif decision.before is Phase.QUARANTINED and decision.cause.rule != CULPRIT:
             attribution.released(decision.device)
             if decision.cause.by != OURS:
                 self._watch.care.verdicts.released(decision.device)
@@ -253,23 +238,14 @@ class Keeper:
             logger.warning("dask-resilient: no device is left in service: the computation waits for a worker")
             self._watch.event("no-device", reason="no device is left in service: the computation waits for a worker")
 
+    def _sound(self, device: str) -> None:
+        """Take in that the processes of a device were found sound: what their tasks met says nothing more of them."""
+        for record in self._watch.care.verdicts.records.values():
+            if record.member.device == device and record.seen.drop_kind(Name.CUDA_ERROR):
+                self._watch.care.blame.sound(record.member.worker)
+                self._watch.care.verdicts.judge(record, time())
+
     def _ended(self, worker: str, outcome: str, **counts: int) -> None:
         row = self._open.get(worker)
         if row is not None:
             self.audit.ended(row, outcome, **counts)
-
-
-def _in_doubt(record: Record, verdict: Verdict) -> bool:
-    """Say whether a device may have stopped answering; a probe that ends by itself, unasked, says nothing of it."""
-    timeouts = record.told.of(Name.TIMEOUTS)
-    if verdict.rule == "silence" and timeouts and not timeouts[-1].number:
-        return False
-    return verdict.rule in DOUBTS and not any("overloaded" in each for each in verdict.evidence)
-
-
-def _sign(record: Record, verdict: Verdict) -> bool:
-    """Say whether the device itself says that it may be used again."""
-    if verdict.health not in (Health.HEALTHY, Health.DEGRADED):
-        return False
-    # Of a worker without a GPU the new process is all the sign there is.
-    return not record.member.gpu or any(r.number == 0 for r in record.told.of(Name.RECOVERY_ACTION))

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Hashable
+from time import time
 from typing import TYPE_CHECKING, Any
 
 from dask_resilient.core.actions import Cause, Culprit, Event, Judged
-from dask_resilient.core.attribution import Blame
+from dask_resilient.core.attribution import Blame, make_label
 from dask_resilient.core.cuda_errors import TaskFault
 from dask_resilient.core.faults import Class
 from dask_resilient.core.quarantine import Book
@@ -72,10 +73,10 @@ class Tries:
 
     def fault(self, worker: str, prefix: str, fault: TaskFault, blame: Blame) -> None:
         """Hear that a task met an error, before the device is judged for it."""
-        label = f"{prefix}: {fault.name}"
+        label = make_label(prefix, fault)
         self._labels[worker] = (label, blame.culprit)
         if blame.culprit:
-            self._hear(Culprit(label))
+            self._hear(Culprit(label, blame.reason))
 
     def during(self, key: Hashable, worker: str, sick: bool, judge: Callable[[], None]) -> None:
         """Have a device judged for a task's error, then give the task another try if the device is held for it.
@@ -101,11 +102,18 @@ class Tries:
         ts = self._watch.scheduler.tasks.get(key)
         on = getattr(ts, "processing_on", None)
         label, culprit = self.label(worker)
-        entitled = sick and not culprit and on is not None and on.address == worker
+        # With nowhere else to go, one more try than the process that was replaced for it is all that it can get.
+        elsewhere = bool(self._book.serving()) or not self._worn(member.device)
+        entitled = sick and not culprit and elsewhere and on is not None and on.address == worker
         if entitled and self._retries.give(key, member.device, label):
             ts.retries += 1
             self.concerned = True
             self._watch.event("free-retry", worker=worker, key=str(key), error=label)
+
+    def _worn(self, device: str) -> bool:
+        """Say whether one more process of a device that fails would be one too many."""
+        known = self._book.devices.get(device)
+        return known is not None and known.struck_out(time(), self._book.times)
 
     # -- hangs ---------------------------------------------------------------------------------------------------------
 

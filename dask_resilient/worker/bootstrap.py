@@ -103,7 +103,6 @@ class ResilienceNanny(NannyPlugin):
     def __init__(self) -> None:
         self._undo: Any = None
         self._nanny: Any = None
-        self._not_before = 0.0
 
     def setup(self, nanny: Any) -> None:
         """Put the stand-in; a nanny without the package, or where that fails, goes on as it was."""
@@ -115,41 +114,24 @@ class ResilienceNanny(NannyPlugin):
             self._undo = off_loop(nanny, None)
         self._nanny = nanny
         nanny.handlers["resilience"] = self.end
-        nanny.instantiate = self._instantiate
 
-    async def end(self, timeout: float, delay: float = 0.0, last: bool = False) -> str:  # noqa: ASYNC109 - the nanny's own word
-        """End the worker's process, by force after most of `timeout`.
+    async def end(self, timeout: float, last: bool = False) -> str:  # noqa: ASYNC109 - the nanny's own word
+        """End the worker's process, by force after most of `timeout`; with `last` the nanny ends with it.
 
-        The next one starts after `delay` seconds or later; with `last` none does, and the nanny ends with its worker.
+        Else the nanny starts another one at once: the cluster would take a worker that is away for long for lost.
         """
         import contextlib
-        from time import time
 
         if last:  # not "close": that is a word of Dask's own in every call, and never arrives
             self._nanny.close_gracefully(reason="resilience-evict")
-        self._not_before = time() + delay
         # Dask waits a fifth of `timeout` for the end of a process that was killed: on a busy host it comes later.
         with contextlib.suppress(TimeoutError):
             await self._nanny.kill(timeout=timeout, reason="resilience")
         return "OK"
 
-    async def _instantiate(self) -> Any:
-        """Start a process, as Dask does after the end of any, but not too early; none if the nanny closes meanwhile."""
-        import asyncio
-        from time import time
-
-        nanny = self._nanny
-        while time() < self._not_before:
-            await asyncio.sleep(0.1)
-            if nanny.status.name in ("closing", "closing_gracefully", "closed", "failed"):
-                return nanny.status
-        return await type(nanny).instantiate(nanny)
-
     def teardown(self, nanny: Any) -> None:
         """Take everything away."""
-        self._not_before = 0.0
-        if nanny.handlers.pop("resilience", None) is not None:
-            del nanny.instantiate
+        nanny.handlers.pop("resilience", None)
         undo, self._undo = self._undo, None
         if undo is not None:
             undo()

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dask_resilient.core.attribution import ALLOCATIONS, TRAIL, Allocations, Attribution, Score, Sprt
+from dask_resilient.core.attribution import ALLOCATIONS, TRAIL, Allocations, Attribution, Score, Sprt, make_label
 from dask_resilient.core.cuda_errors import TABLE, TaskFault, classify
 from dask_resilient.core.faults import Suspect
 
@@ -118,12 +118,12 @@ def test_errors_that_programs_cause_suspect_the_task_first(code: int) -> None:
 
 @pytest.mark.parametrize("code", [214, 220])
 def test_errors_of_memory_and_links_suspect_the_device_at_once(code: int) -> None:
-    """And never the prefix, also where two devices have them; one task counts once here too."""
+    """And never the prefix, also where two devices have them in different tasks; one task counts once here too."""
     book = Attribution()
     for device in (A, B):
-        for key in ("k0", "k1"):
+        for key in (f"{device}-0", f"{device}-1"):
             assert book.failed(key, "f", device, fault(code)).suspect is Suspect.DEVICE
-        book.failed("k1", "f", device, fault(code))
+        book.failed(f"{device}-1", "f", device, fault(code))
     assert sorted(book.indicted()) == [A, B]
     assert len(book.score(A).failures) == 2
 
@@ -198,6 +198,35 @@ def test_an_error_of_the_device_itself_is_no_mirror() -> None:
     book.failed("k0", "f", A, fault(214))
     blame = book.failed("k1", "f", B, fault("unhandled cuda error: Cuda failure 'uncorrectable ECC error encountered'"))
     assert (blame.suspect, "only" in blame.reason) == (Suspect.UNKNOWN, True)
+
+
+def test_a_task_that_meets_an_error_of_devices_on_two_of_them_is_to_blame_and_so_is_its_prefix() -> None:
+    """Also where the first of them is out of service for it; else its text would cost one device after the other."""
+    book = Attribution()
+    assert book.failed("k0", "f", A, fault(214)).suspect is Suspect.DEVICE
+    book.out_of_service(A, make_label("f", fault(214)))
+    blame = book.failed("k0", "f", B, fault(214))
+    assert (blame.suspect, blame.culprit) == (Suspect.TASK, True)
+    assert "k0" in blame.reason
+    for device in (A, B, C):
+        assert book.failed("k1", "f", device, fault(214)).culprit
+    assert book.failed("k1", "other", C, fault(214)).suspect is Suspect.DEVICE
+    assert [book.score(device).failures for device in (A, B)] == [(), ()]
+
+
+def test_a_device_out_of_service_counts_for_no_other_task_and_no_other_error() -> None:
+    """What is known to be sick says little about tasks."""
+    book = Attribution()
+    for key in ("k0", "k1"):
+        book.failed(key, "f", A, fault(700))
+    book.out_of_service(A, make_label("f", fault(700)))
+    assert not book.failed("k2", "f", B, fault(700)).culprit
+    book.out_of_service(A, "xid.79")
+    assert not book.failed("k0", "f", C, fault(719)).culprit
+    book = Attribution()
+    book.failed("k0", "f", A, fault(700))
+    book.out_of_service(A, "xid.79")
+    assert not book.failed("k0", "f", B, fault(700)).culprit
 
 
 def test_a_device_out_of_service_is_no_mirror() -> None:

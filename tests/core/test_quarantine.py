@@ -68,6 +68,7 @@ EVENTS = {
     Ask.DOUBT: lambda life: all_of(life, doubt),
     Ask.CLEAR: lambda life: all_of(life, clear),
     Ask.KILL: lambda life: life(kill("n" if life.a in {P, Q} else "w1")),
+    Ask.CHECK: lambda life: life(kill("n" if life.a in {P, Q} else "w1", check=True, culprit=True))[:1],
     Ask.DRAIN: lambda life: life(drain("n" if life.a in {P, Q} else "w1")),
     Ask.EVICT: lambda life: life(evict("n" if life.a in {P, Q} else "w1")),
     Ask.JOINED: lambda life: life(Joined("x", "a")),
@@ -84,10 +85,12 @@ EVENTS = {
 ROWS = {
     (A, Ask.DOUBT): (S, ["avoid w1", "avoid w2"]),
     (A, Ask.KILL): (P, ["avoid w1", "avoid w2", "restart w1"]),
+    (A, Ask.CHECK): (P, ["avoid w1", "avoid w2"]),
     (A, Ask.DRAIN): (D, ["avoid w1", "avoid w2", "drain w1", "drain w2"]),
     (A, Ask.EVICT): (Q, ["avoid w1", "avoid w2", "evict w1", "evict w2"]),
     (S, Ask.CLEAR): (A, ["admit w1", "admit w2"]),
     (S, Ask.KILL): (P, ["restart w1"]),
+    (S, Ask.CHECK): (P, []),
     (S, Ask.DRAIN): (D, ["drain w1", "drain w2"]),
     (S, Ask.EVICT): (Q, ["evict w1", "evict w2"]),
     (S, Ask.JOINED): (S, ["avoid x"]),
@@ -102,7 +105,7 @@ ROWS = {
     (P, Ask.KILL): (P, ["restart n"]),
     (P, Ask.DRAIN): (Q, ["evict n", "evict w2"]),
     (P, Ask.EVICT): (Q, ["evict n", "evict w2"]),
-    (P, Ask.JOINED): (P, ["avoid x", "run the canary on x"]),
+    (P, Ask.JOINED): (P, ["avoid x"]),
     (P, Ask.SIGN): (P, ["run the canary on n"]),
     (P, Ask.RIGHT): (A, ["admit n", "admit w2"]),
     (P, Ask.UNTRIED): (A, ["admit n", "admit w2"]),
@@ -177,6 +180,7 @@ def test_draining_ends_when_all_are_drained():
     life = at(P)
     life(kill("n"))
     life(Joined("m", "a"))
+    assert life.did(Tick(), 5) == ["run the canary on m"]
     life(Tried("m", "right"))
     assert life.did(drain("w2"), 90_000) == ["avoid m", "avoid w2", "drain m", "drain w2"]
     assert life(Drained("w2")) == []

@@ -6,35 +6,48 @@ import pytest
 
 from dask_resilient.core.actions import (
     Culprit,
+    Drained,
     Joined,
     Left,
     Quarantine,
     Release,
-    Restart,
     Tick,
     Tried,
     words,
 )
-from tests.support.device_life import A, D, Life, P, Q, at, clear, drain, evict, kill, sign
+from dask_resilient.core.faults import Class
+from tests.support.device_life import A, D, Life, P, Q, at, clear, drain, evict, judged, kill, sign
 
 # -- processes that are replaced ---------------------------------------------------------------------------------------
 
 
-def test_restarts_are_delayed():
-    """At once, then later and later within ten minutes, whoever was to blame."""
+@pytest.mark.parametrize(("times", "delay"), list(enumerate([0, 5, 20, 60, 60, 60])))
+def test_new_processes_get_tasks_later_and_later(times, delay):
+    """At once, then later and later within ten minutes, whoever was to blame; they start at once."""
+    life, worker = Life(), "w1"
+    for i in range(times + 1):
+        assert f"restart {worker}" in life.did(kill(worker, culprit=True), 1)
+        life(Left(worker))
+        worker = f"n{i}"
+        tried = life.did(Joined(worker, "a"))
+        if i < times:
+            tried += life.did(Tick(), 60)
+            assert tried[-1] == f"run the canary on {worker}"
+            life(Tried(worker, "right"))
+    assert (tried[1:] == [f"run the canary on {worker}"]) is not delay
+    if delay:
+        assert life.did(Tick(), delay - 0.5) == []
+        assert life.did(Tick(), 0.5) == [f"run the canary on {worker}"]
+
+
+def test_ten_minutes_later_a_new_process_is_tried_at_once_again():
+    """Calm has returned."""
     life = Life()
-    delays = []
-    for i in range(6):
-        delays += [
-            a.delay
-            for d in life(kill(f"n{i - 1}" if i else "w1", culprit=True), 9)
-            for a in d.actions
-            if isinstance(a, Restart)
-        ]
-        life(Joined(f"n{i}", "a"))
-    assert delays == [0, 5, 20, 60, 60, 60]
-    (decision,) = life(kill("n5", culprit=True), 601)
-    assert decision.actions == (Restart("n5", 0.0),)
+    for worker, new in (("w1", "n0"), ("n0", "n1")):
+        life(kill(worker, culprit=True), 601)
+        life(Left(worker))
+        assert f"run the canary on {new}" in life.did(Joined(new, "a"))
+        life(Tried(new, "right"))
 
 
 def replaced_twice(life, **kwargs):
@@ -68,8 +81,93 @@ def test_the_third_process_is_replaced_all_the_same(case):
     if case == "released":
         life(Quarantine("a", "alice", ""))
         life(Release("a", "alice"))
-    assert "restart n1" in life.did(kill("n1"), 90_000 if case == "a day later" else 0)
+    done = life.did(kill("n1"), 90_000 if case == "a day later" else 0)
+    if case == "last device":
+        assert done[-1] == "run the canary on n1", (
+            "nothing would be gained by yet another process, if this one can work"
+        )
+        done = life.did(Tried("n1", "unknown", "dead"))
+    assert "restart n1" in done
     assert life.a is P
+
+
+def test_the_last_device_goes_on_with_a_process_that_computes_right():
+    """However often its tasks fail: that is told, and nothing is lost."""
+    life = replaced_twice(Life(others=""))
+    alarm, check, _ = life(kill("n1"))
+    assert "last device" in alarm.declined
+    assert check.after is P
+    assert life.did(Tried("n1", "right")) == ["admit n1", "admit w2"]
+
+
+def test_a_process_that_may_be_sound_is_tried_before_it_has_to_go():
+    """Once; the second time within a day it is replaced, the third time its device is left."""
+    life = Life()
+    assert life.did(kill(check=True, fact=False)) == ["avoid w1", "avoid w2", "run the canary on w1"]
+    assert life.did(Tried("w1", "right")) == ["admit w1", "admit w2"]
+    life(clear("w1"))
+    assert life.did(kill(check=True, fact=False)) == ["avoid w1", "avoid w2", "restart w1"]
+    life(Left("w1"))
+    life(Joined("n", "a"))
+    life(Tried("n", "right"))
+    assert "evict n" in life.did(kill("n", check=True, fact=False))
+
+
+def test_where_tasks_are_to_blame_a_process_is_tried_each_time():
+    """And counts for nothing as long as it computes right."""
+    life = Life(others="")
+    for _ in range(5):
+        assert life.did(kill(check=True, culprit=True))[-1] == "run the canary on w1"
+        life(Tried("w1", "right"))
+        life(clear("w1"))
+    assert life.a is A
+    life(kill(check=True, culprit=True))
+    assert life.did(Tried("w1", "unknown", "its context is broken")) == ["restart w1"]
+
+
+def test_a_judgement_about_a_process_waits_for_the_breaker():
+    """On the last device the error passes."""
+    life = Life(others="")
+    (alarm,) = life(kill(check=True, fact=False))
+    assert "last device" in alarm.declined
+    assert life.a is A
+
+
+def left_for(life, label="sum: 214"):
+    """Have the device left for what a task met."""
+    for worker in ("w1", "w2"):
+        life(judged(worker, Class.EVICT, "cuda.214", label=label))
+        life(Left(worker))
+    assert life.a is Q
+    return life
+
+
+def test_a_device_left_for_what_tasks_are_to_blame_for_is_free_again():
+    """Its next worker gets tasks, the breaker forgets it, and it has failed nothing."""
+    life = left_for(Life(others="b"))
+    (decision,) = life(Culprit("sum: 214", "task k0 is to blame"))
+    assert (decision.after, decision.cause.rule, decision.cause.evidence) == (A, "culprit", ("task k0 is to blame",))
+    assert life(Joined("n1", "a")) == []
+    assert "evict b1" in life.did(judged("b1", Class.EVICT, "xid.48")), "or half of the devices would be out already"
+    life(judged("n1", Class.EVICT, "xid.79", fact=True))
+    assert not life.book.devices["a"].failed
+
+
+@pytest.mark.parametrize("case", ["another label", "an operator", "locked", "a new worker says so"])
+def test_a_device_stays_out_of_service_where_tasks_are_not_all_that_speaks_against_it(case):
+    """Only what they have cost is taken back."""
+    life = at(Q) if case == "an operator" else left_for(Life())
+    if case == "locked":
+        life(Quarantine("a", "alice", ""))
+    if case == "a new worker says so":
+        life(Joined("n1", "a"))
+        life(evict("n1"))
+    if case == "an operator":
+        life(Release("a", "alice"))
+        life(Quarantine("a", "alice", ""))
+        life(Drained("n"))
+    assert life(Culprit("sum: 700" if case == "another label" else "sum: 214")) == []
+    assert life.a is Q
 
 
 def test_strikes_of_another_label_stay():

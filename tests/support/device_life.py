@@ -52,9 +52,9 @@ def clear(worker="w1"):
     return Judged(worker, Class.OBSERVE, FINE)
 
 
-def kill(worker="w1", **kwargs):
+def kill(worker="w1", *, fact=True, check=False, **kwargs):
     """Say that the process is dead for CUDA."""
-    return judged(worker, Class.KILL, "cuda.700", fact=True, **kwargs)
+    return Judged(worker, Class.KILL, Cause("cuda.700", ("seen",), fact=fact, **kwargs), check)
 
 
 def drain(worker="w1"):

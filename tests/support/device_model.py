@@ -60,6 +60,9 @@ class Model:
         self.failed: dict[str, int] = {}
         self.strikes: dict[str, list[tuple[float, str]]] = {}
         self.replaced: dict[str, list[float]] = {}
+        self.due: dict[str, float] = {}  # when a new process may be tried
+        self.checked: set[str] = set()  # workers that are tried before they have to go
+        self.label: dict[str, str] = {}  # what took a device out of service, empty if an operator or an earlier run did
         self.ordered: set[str] = set()  # devices that an operator wants out
         self.remembered: set[str] = set()
         self.taken: dict[str, float] = {}
@@ -148,10 +151,10 @@ class Model:
             case Culprit(label):
                 for device, strikes in self.strikes.items():
                     self.strikes[device] = [strike for strike in strikes if strike[1] != label]
-                return False
+                return any(self.acquitted(device, label) for device in self.phases)
         return True
 
-    def replay(self, decision, event) -> None:  # noqa: C901 - one check a rule
+    def replay(self, decision, event) -> None:  # noqa: C901, PLR0912 - one check a rule
         """Take in a decision, and check it alone."""
         device, before, after, cause = decision.device, decision.before, decision.after, decision.cause
         assert before is self.phase(device)
@@ -166,13 +169,20 @@ class Model:
         assert (before, after) in EDGES or event is None or isinstance(event, Joined)
         for action in decision.actions:
             if isinstance(action, Restart):
-                self.replace(device, cause, action.delay)
+                self.replace(device, cause)
         if before is Phase.ACTIVE and after.held and cause.by == OURS and event is not None:
             assert not self.observe
+            check = after is Phase.PROBATION and not any(isinstance(action, Restart) for action in decision.actions)
+            if check:
+                self.check(event, device, cause)
             if not cause.fact:
                 assert not self.refused(device)
-                self.taken[device] = self.now
-        if before is Phase.QUARANTINED and after is Phase.ACTIVE and cause.by == OURS:
+                if not check:
+                    self.taken[device] = self.now
+        if before is Phase.QUARANTINED and after is Phase.ACTIVE and isinstance(event, Culprit):
+            assert self.acquitted(device, event.label)
+            self.taken.pop(device, None)
+        elif before is Phase.QUARANTINED and after is Phase.ACTIVE and cause.by == OURS:
             assert isinstance(event, Tried)
             assert event.result == "right"
             assert not self.locked(device)
@@ -184,14 +194,28 @@ class Model:
         if isinstance(event, Tried):
             self.canaries.pop(event.worker, None)
 
-    def replace(self, device: str, cause: Cause, delay: float) -> None:
-        """Check that a process may be replaced, and so soon."""
+    def acquitted(self, device: str, label: str) -> bool:
+        """Say whether only what tasks of a label are to blame for keeps a device out of service."""
+        out = self.phase(device) is Phase.QUARANTINED and self.label.get(device) == label
+        return out and not self.locked(device) and not self.live(device)
+
+    def check(self, event, device: str, cause: Cause) -> None:
+        """Check that a process may be tried instead of being replaced."""
+        strikes = [at for at, _ in self.strikes.get(device, ()) if self.now - at < DAY]
+        asked = isinstance(event, Judged) and event.check and (cause.culprit or not strikes)
+        assert asked or (len(strikes) > 1 and self.refused(device))
+        self.checked.add(event.worker if isinstance(event, Judged) else "")
+        if not cause.fact:
+            self.strikes.setdefault(device, []).append((self.now, cause.label))
+
+    def replace(self, device: str, cause: Cause) -> None:
+        """Check that a process may be replaced, and note when the next one may be tried."""
         strikes = self.strikes.setdefault(device, [])
         assert cause.culprit or self.refused(device) or sum(self.now - at < DAY for at, _ in strikes) < 2
         if not cause.culprit:
             strikes.append((self.now, cause.label))
         replaced = self.replaced.setdefault(device, [])
-        assert delay == [0, 5, 20, 60][min(3, sum(self.now - at < 600 for at in replaced))]
+        self.due[device] = self.now + [0, 5, 20, 60][min(3, sum(self.now - at < 600 for at in replaced))]
         replaced.append(self.now)
 
     def move(self, device, before, after, cause, event) -> None:  # noqa: C901 - one arm a phase
@@ -199,12 +223,13 @@ class Model:
         self.entered[device] = (self.clock, self.now)
         self.alarms = {alarm for alarm in self.alarms if alarm[0] != device}
         self.canaries = {w: d for w, d in self.canaries.items() if d != device}
+        self.label[device] = cause.label if cause.by == OURS else ""
         if after is Phase.QUARANTINED:
             wrong = before is Phase.PROBATION and isinstance(event, Tried)
             if wrong or self.now - self.returned.get(device, -1e9) < 3600:
                 self.failed[device] = self.failed.get(device, 0) + 1
         if after is Phase.ACTIVE:
-            if before is Phase.QUARANTINED:
+            if before is Phase.QUARANTINED and not isinstance(event, Culprit):
                 self.returned[device] = self.now
             self.remembered.discard(device)
             if cause.by != OURS:
@@ -241,6 +266,7 @@ class Model:
                 self.go(worker)
             case RunCanary():
                 assert worker in self.avoided
+                assert after is not Phase.PROBATION or self.now >= self.due.get(device, 0)
                 self.canaries[worker] = device
                 self.asked[worker] = self.now
                 if after is Phase.QUARANTINED:
