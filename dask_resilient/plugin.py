@@ -19,12 +19,12 @@ from distributed.diagnostics.plugin import SchedulerPlugin
 from dask_resilient import config
 from dask_resilient.config import Settings
 from dask_resilient.probes.guests import pack
+from dask_resilient.scheduler.answers import answer
 from dask_resilient.scheduler.lease import Lease
 from dask_resilient.scheduler.queue import StoreQueue
 from dask_resilient.scheduler.sides import Sides
-from dask_resilient.scheduler.status import status
 from dask_resilient.scheduler.watch import Watch
-from dask_resilient.store import resolve
+from dask_resilient.store import resolve, resolve_directory
 from dask_resilient.worker.bootstrap import ResilienceNanny, ResilienceWorker, dumps
 
 logger = logging.getLogger("dask_resilient")
@@ -66,7 +66,8 @@ class Resilience(SchedulerPlugin):
         self.default_store = chosen is None
         path = settings.quarantine_path
         if settings.enabled:
-            settings = replace(settings, store=resolve(chosen), quarantine_path=None if path is None else resolve(path))
+            memory = None if path is None else resolve_directory(path, "resilience.quarantine.path")
+            settings = replace(settings, store=resolve(chosen), quarantine_path=memory)
         self.settings: Settings = settings
         self.run = ""
         self._watch: Watch | None = None
@@ -174,28 +175,14 @@ class Resilience(SchedulerPlugin):
             logger.exception("dask-resilient: could not handle %r of worker %s", kind, worker)
 
     async def _rpc(self, comm: Any = None, *, method: str, **kwargs: Any) -> Any:  # noqa: ARG002
-        """Serve the handle: rows, as lists of plain dicts."""
-        watch = self._watch
+        """Serve the handle, see `answer`; None while the plugin leaves, as where there is none."""
         if method == "uninstall":
             return await self.uninstall(**kwargs)
-        if watch is None:
-            raise ValueError("dask-resilient is leaving this scheduler")
-        rows = {
-            "workers": watch.members.rows,
-            "incidents": lambda: [*(incident.to_dict() for incident in watch.book.incidents), *watch.keeper.audit.rows],
-            "checkpoints": watch.ledger.rows,
-        }
-        if method in rows:
-            return rows[method]()
-        if method in ("quarantine", "release"):
-            return watch.keeper.operator(method, **kwargs)
-        if method == "status":
-            assert self._queue is not None
-            return {**await status(self.run, self.settings, watch, self._queue), "given": self.given}
-        if method == "complete":
-            assert self._queue is not None
-            return await self._queue.journal(self.run, "complete", {"completed": time()})
-        raise ValueError(f"dask-resilient on the scheduler has no method {method!r}")
+        watch, queue = self._watch, self._queue
+        if watch is None or queue is None:
+            return None
+        told = await answer(method, kwargs, self.run, self.settings, watch, queue)
+        return {**told, "given": self.given} if method == "status" else told
 
     # -- hooks -------------------------------------------------------------------------------------------------------
 

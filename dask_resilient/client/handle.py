@@ -4,11 +4,17 @@ from __future__ import annotations
 
 import logging
 import warnings
+from collections.abc import Mapping
 from types import TracebackType
 from typing import Any
 
+from distributed.protocol.pickle import dumps
+
 from dask_resilient.client.report import Report
-from dask_resilient.errors import NotInstalledError, ResilienceWarning
+from dask_resilient.core.messages import one_line
+from dask_resilient.errors import NotInstalledError, ResilienceWarning, SettingError
+from dask_resilient.plugin import NAME
+from dask_resilient.scheduler.answers import LENGTH, REFUSED
 
 logger = logging.getLogger("dask_resilient")
 
@@ -42,6 +48,15 @@ class Handle:
         """
         return self._call("workers")
 
+    def devices(self) -> Any:
+        """Give a row a device that has a worker or is out of service, also where its workers are gone.
+
+        Keys of a row are ``device, host, phase``; ``since`` when (UNIX s; None for one that was never out of service);
+        the ``rule`` and ``evidence`` (sentences) that put it there, and ``by`` whom; ``until_released``, whether only
+        an operator brings it back; and the addresses of its ``workers`` that are there to stay.
+        """
+        return self._call("devices")
+
     def incidents(self) -> Any:
         """Give a row a loss, and a row a decision about a device.
 
@@ -66,7 +81,7 @@ class Handle:
         """Give the report: what failed and came back how, and whether you are protected now. Printing it is enough."""
         return self._client.sync(self._report)
 
-    def quarantine(self, x: str, reason: str) -> Any:
+    def quarantine(self, x: str | int, reason: str) -> Any:
         """Take a device out of service: what it holds is saved or moved, and its workers get no more tasks.
 
         Parameters
@@ -74,7 +89,7 @@ class Handle:
         x
             The device, or the address or the name of one of its workers.
         reason
-            In words, for those who read the row later.
+            In words, for those who read the row later; the first 500 characters are kept, in one line.
 
         Returns
         -------
@@ -82,14 +97,23 @@ class Handle:
 
         Raises
         ------
-        ValueError
-            If nothing is called `x`, the message names the devices; or if ``resilience.quarantine.enabled`` is false.
-        """
-        return self._call("quarantine", x=str(x), reason=str(reason), by=_who())
+        SettingError
+            A `ValueError`: if nothing is called `x`, the message names the devices; if `reason` says nothing; or if
+            ``resilience.enabled`` or ``resilience.quarantine.enabled`` is false.
 
-    def release(self, x: str, reason: str = "") -> Any:
-        """Put a device back into service, whatever took it out; takes and gives what `quarantine` does."""
-        return self._call("release", x=str(x), reason=str(reason), by=_who())
+        Notes
+        -----
+        An operator's word is not bound by the breaker: it may take the last device.
+        """
+        return self._operate("quarantine", x, reason)
+
+    def release(self, x: str | int, reason: str = "") -> Any:
+        """Put a device back into service, whatever took it out; takes, gives and raises what `quarantine` does.
+
+        A worker that was closed does not come back by this: whoever started it starts another one. The reason may be
+        left out.
+        """
+        return self._operate("release", x, reason)
 
     def complete(self) -> Any:
         """Mark the run as complete in the store; nothing is deleted."""
@@ -107,6 +131,15 @@ class Handle:
     def _call(self, method: str, **kwargs: Any) -> Any:
         return self._client.sync(self._ask, method, **kwargs)
 
+    def _operate(self, what: str, x: str | int, reason: str) -> Any:
+        name = _checked("x", str(x) if type(x) is int else x)  # names of workers may be numbers
+        words = _checked("reason", reason)
+        if not words and what == "quarantine":
+            raise SettingError(f"cannot quarantine {name!r} without a reason: say why, for those who read it later")
+        if not self._enabled:
+            raise SettingError(f"cannot {what} {name!r}: resilience.enabled is false, so nothing is installed")
+        return self._call(what, x=name, reason=words, by=_who())
+
     async def _ask(self, method: str, **kwargs: Any) -> Any:
         if not self._enabled:
             return []
@@ -115,6 +148,8 @@ class Handle:
             raise NotInstalledError(
                 "no dask-resilient plugin runs on this scheduler (any more): call dask_resilient.install(client) again"
             )
+        if isinstance(answer, Mapping) and REFUSED in answer:
+            raise SettingError(answer[REFUSED])
         return [dict(row) for row in answer] if isinstance(answer, (list, tuple)) else answer
 
     async def _report(self) -> Report:
@@ -123,6 +158,7 @@ class Handle:
         return Report(
             status=await self._ask("status"),
             workers=await self._ask("workers"),
+            devices=await self._ask("devices"),
             incidents=await self._ask("incidents"),
             checkpoints=await self._ask("checkpoints"),
         )
@@ -191,8 +227,29 @@ def _who() -> str:
     return f"{user}@{socket.gethostname()}"
 
 
+def _checked(name: str, value: object) -> str:
+    """Give a text as it is sent: an operator may have put anything there, of any size."""
+    if not isinstance(value, str):
+        raise SettingError(f"{name} = {one_line(repr(value), 100)} must be a text, not {type(value).__name__}")
+    return one_line(value, LENGTH)
+
+
 async def ask(client: Any, method: str, **kwargs: Any) -> Any:
-    """Call a method of the plugin; None if none is installed: that is what Dask answers to an unknown operation."""
+    """Call a method of the plugin; None if none is installed.
+
+    Dask answers None to an operation that nobody serves, but writes a traceback to the scheduler's log: so it is looked
+    for first.
+    """
     if client.scheduler is None:
         return None
+    try:
+        found = await client.scheduler.run_function(function=dumps(_has_handler), args=dumps(()), kwargs=dumps({}))
+        if found.get("result") is False:
+            return None
+    except Exception:
+        logger.debug("cannot look for the handler", exc_info=True)
     return await client.scheduler.resilience(method=method, **kwargs)
+
+
+def _has_handler(dask_scheduler: Any) -> bool:
+    return NAME in dask_scheduler.handlers

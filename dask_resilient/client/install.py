@@ -12,12 +12,11 @@ from time import time
 from typing import Any
 
 from distributed import Client
-from distributed.protocol.pickle import dumps
 from distributed.versions import get_versions
 
 from dask_resilient.client.handle import Handle, ask
 from dask_resilient.errors import NotInstalledError, ResilienceWarning, UnsupportedType
-from dask_resilient.plugin import NAME, Resilience
+from dask_resilient.plugin import Resilience
 from dask_resilient.scheduler.members import WAITING
 
 logger = logging.getLogger("dask_resilient")
@@ -116,18 +115,7 @@ async def _connect(client: Any) -> Handle:
 
 
 async def _is_installed(client: Any) -> bool:
-    """Look for the handler first: on an operation without one Dask logs a traceback."""
-    try:
-        found = await client.scheduler.run_function(function=dumps(_has_handler), args=dumps(()), kwargs=dumps({}))
-        if found.get("result") is False:
-            return False
-    except Exception:
-        logger.debug("cannot look for the handler", exc_info=True)
     return await ask(client, "status") is not None
-
-
-def _has_handler(dask_scheduler: Any) -> bool:
-    return NAME in dask_scheduler.handlers
 
 
 async def _install_and_warn(client: Any, plugin: Resilience) -> Handle:
@@ -156,7 +144,7 @@ async def _reported(client: Any) -> None:
     deadline = time() + REPORT_SECONDS
     while time() < deadline:
         rows = await client.scheduler.resilience(method="workers")
-        if not any(row["reason"] == WAITING for row in rows):
+        if not any(row["reason"] == WAITING for row in rows or ()):
             return
         await asyncio.sleep(0.02)
 
@@ -212,4 +200,6 @@ def _warnings(plugin: Resilience, status: Mapping[str, Any]) -> list[str]:
         texts.append(f"the probes {names} do not run: resilience.probe.enabled is false")
     if status["store_reason"]:
         texts.append(f"nothing is saved: {status['store_reason']}")
+    if status.get("forgets"):
+        texts.append(f"{status['forgets']}; see the setting resilience.quarantine.path")
     return texts

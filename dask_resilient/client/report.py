@@ -27,6 +27,7 @@ class Report:
     workers: Sequence[Row]
     incidents: Sequence[Row]
     checkpoints: Sequence[Row]
+    devices: Sequence[Row] = ()
 
     @classmethod
     def disabled(cls) -> Report:
@@ -54,6 +55,10 @@ class Report:
         more = [f"... and {len(rows) - DECISIONS_SHOWN} before these."] if len(rows) > DECISIONS_SHOWN else []
         return more + [_decision(row) for row in rows[-DECISIONS_SHOWN:]]
 
+    def out_of_service(self) -> list[str]:
+        """Say in whole sentences which devices get no tasks now, why, and how they come back; all of them."""
+        return list(_out_of_service(self.status, self.workers, self.devices))
+
     def health(self) -> list[str]:
         """Say in whole sentences how the devices are: in how many nothing is wrong, and each where something is."""
         return list(_health(self.workers))
@@ -72,7 +77,9 @@ class Report:
 
     __repr__ = __str__
 
-    def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[RenderableType]:
+    def __rich_console__(  # noqa: C901 - one branch a section
+        self, console: Console, options: ConsoleOptions
+    ) -> Iterator[RenderableType]:
         """Give rich the sections of the report."""
         from rich.text import Text
 
@@ -84,6 +91,10 @@ class Report:
         yield Text("Health", style="bold")
         for line in self.health():
             yield Text("  " + line)
+        if lines := self.out_of_service():
+            yield Text("Out of service", style="bold")
+            for line in lines:
+                yield Text("  " + line)
         yield Text("Losses", style="bold")
         for line in self.losses() or ["no worker was lost"]:
             yield Text("  " + line)
@@ -171,12 +182,52 @@ def _health(workers: Sequence[Row]) -> Iterator[str]:
         yield f"... and {len(shown) - WORKERS_SHOWN} more."
 
 
+def _out_of_service(status: Row, workers: Sequence[Row], devices: Sequence[Row]) -> Iterator[str]:
+    if status.get("quarantine") == "off":
+        yield "Quarantine is switched off (resilience.quarantine.enabled is false): no device is taken out of service."
+    if status.get("quarantine") == "observe":
+        yield (
+            "Quarantine only observes (resilience.quarantine.observe is true): nothing is done but what an operator "
+            "asks for."
+        )
+    if status.get("forgets"):
+        yield f"{status['forgets'][:1].upper()}{status['forgets'][1:]}."
+    out = sorted((row for row in devices if row["phase"] != ACTIVE), key=lambda row: (row["since"] or 0, row["device"]))
+    if out and not any(row["phase"] == ACTIVE for row in workers):
+        yield "NO WORKER IS IN SERVICE: the run waits for one."
+    yield from map(_out, out)
+
+
+ACTIVE = "active"
+"""The phase of a device that is in service."""
+
+
+def _out(row: Row) -> str:
+    since = f" since {datetime.fromtimestamp(row['since']).astimezone():%Y-%m-%d %H:%M:%S}" if row["since"] else ""
+    named = row["device"].startswith("host:") or not row["host"]
+    what = row["device"] if named else f"{row['device']} of {row['host']}"
+    why = "; ".join(row["evidence"][:REASONS_SHOWN])
+    who = f"by {row['by']}" if row["rule"] == "operator" else f"rule {row['rule']}"
+    there = "" if row["workers"] else " It has no worker now."
+    return f"{what}: {row['phase']}{since}, {who}{f' ({why})' if why else ''}. {_return(row)}{there}"
+
+
+def _return(row: Row) -> str:
+    if row["phase"] == "quarantined" and row["until_released"]:
+        return f"Only an operator brings it back: res.release({row['device']!r})."
+    return {
+        "suspect": "It gets tasks again once it is known to be well.",
+        "draining": "What it holds is being saved or moved; then it is left.",
+        "probation": "It gets tasks again after a canary.",
+    }.get(row["phase"], "A new process that finds nothing wrong and a canary bring it back, or an operator.")
+
+
 _WORST = ("unhealthy", "degraded", "unknown")
 
 
 def _decision(row: Row) -> str:
-    what = "not acted on" if row["declined"] else row["outcome"]
-    return f"#{row['id']} {_when(row)} {row['device']}: {row['cause']}." + (f" {what}." if what else "")
+    came = f" {row['outcome']}." if row["outcome"] else ""
+    return f"#{row['id']} {_when(row)} {row['device']}: {row['cause']}.{came}"
 
 
 def _when(row: Row) -> str:

@@ -140,8 +140,11 @@ class Attribution:
 
     # -- what happened -------------------------------------------------------------------------------------------------
 
-    def failed(self, key: Hashable, prefix: str, device: str, fault: TaskFault) -> Blame:
-        """Take in that a task met an error; give who is to blame by now."""
+    def failed(self, key: Hashable, prefix: str, device: str, fault: TaskFault, *, again: bool = False) -> Blame:
+        """Take in that a task met an error; give who is to blame by now.
+
+        With `again` its process had met one before: that speaks against tasks as ever, and no more against the device.
+        """
         if fault.kind is Kind.COMMUNICATION:
             return Blame(Suspect.UNKNOWN, f"{fault.name}: the other end may be at fault, so nobody is blamed")
         if fault.kind is Kind.ALLOCATION:
@@ -153,9 +156,10 @@ class Attribution:
         before = self._failed.setdefault(key, {})
         if device not in before:
             before[device] = failure
-            trail = self._trails.setdefault(device, [])
-            trail.append(failure)
-            del trail[:-TRAIL]
+            if not again:
+                trail = self._trails.setdefault(device, [])
+                trail.append(failure)
+                del trail[:-TRAIL]
         self._met.setdefault((label, failure.suspect), {}).setdefault(device, set()).add(key)
         blame = self.blame(failure)
         if blame.culprit:

@@ -104,7 +104,9 @@ def judge(
     if asked:
         rule, finding, _ = max(asked, key=lambda one: one[2].rank)
         cls = together(cls for _, _, cls in asked)
-        others = [other.evidence for _, other, _ in asked if other is not finding][: SHOWN - 1]
+        # Each task that failed says the same.
+        others = list(dict.fromkeys(other.evidence for _, other, _ in asked if other.evidence != finding.evidence))
+        others = others[: SHOWN - 1]
         if cls is not Class.OBSERVE:
             readable = cls.readable or (cls is Class.KILL and _alive(baseline.device, found))
             return _verdict(baseline.device, cls, rule, finding, others, unknown, readable=readable)

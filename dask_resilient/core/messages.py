@@ -50,6 +50,17 @@ def sendable(text: str, length: int) -> str:
     return text[:length].encode(errors="backslashreplace").decode()
 
 
+def one_line(text: str, length: int) -> str:
+    """Give the beginning of a text as one line that can be printed and sent, for logs and rows.
+
+    What moves a terminal's cursor or ends a text (escapes, NUL, marks of direction) becomes a space.
+    """
+    seen = "".join(char if char.isprintable() else " " for char in text[: 2 * length])
+    line = " ".join(seen.split())
+    cut = len(line) > length or len(text) > 2 * length
+    return line[: length - 3].rstrip() + "..." if cut else line
+
+
 _FRAME = re.compile(r'^ *(?:\| *)?File "')
 _MARGIN = re.compile(r"^ *\| ?")
 _BETWEEN = re.compile(r"direct cause of the following exception:|another exception occurred:|^ *\+[-+]")

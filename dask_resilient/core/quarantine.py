@@ -268,8 +268,7 @@ class Book:
             if not cause.fact and ask is not Ask.CHECK:
                 recent = (one for one in self._taken if now - one[0] < self.breaker.window and one[1] != device.name)
                 self._taken = [*recent, (now, device.name)]
-        before = device.phase
-        after, does = TABLE[before, ask]
+        before, (after, does) = device.phase, TABLE[device.phase, ask]
         if after is not before:
             self._alarms.pop(device.name, None)
             device.enter(after, cause, now, self.times)
@@ -293,8 +292,9 @@ class Book:
 
     def _alarm(self, device: Device, ask: Ask, cause: Cause, worker: str, now: float, declined: str) -> list[Decision]:
         said = (ask, cause.rule, declined)
-        told = self._alarms.setdefault(device.name, set())
-        if said in told:
+        if said in (told := self._alarms.setdefault(device.name, set())):
             return []
         told.add(said)
-        return [device.decide(device.phase, cause, worker, now, declined=declined)]
+        after, does = TABLE.get((device.phase, ask), (device.phase, ()))
+        would = f"{declined}; else it would be {after} ({', '.join(does)})"
+        return [device.decide(device.phase, cause, worker, now, declined=would)]

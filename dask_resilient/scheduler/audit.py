@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from dataclasses import replace
 from time import time
 from typing import Any
 
-from dask_resilient.core.actions import Decision
+from dask_resilient.core.actions import OURS, Decision
+from dask_resilient.core.messages import one_line
 from dask_resilient.scheduler.queue import StoreQueue
 
 logger = logging.getLogger("dask_resilient")
@@ -20,6 +22,13 @@ COUNTS = ("lost", "saved", "moved", "reloaded", "recomputed", "nbytes")
 
 JOURNALLED = 10_000
 """Decisions of one run that go to its journal at most."""
+
+
+LENGTH = 500
+"""Characters of a line of evidence."""
+
+LINES = 20
+"""Lines of evidence of one decision."""
 
 
 class Audit:
@@ -46,6 +55,7 @@ class Audit:
     def decided(self, decision: Decision) -> dict[str, Any]:
         """Write a decision down; gives its row, to which what came of it is added."""
         self._made += 1
+        decision = _in_short(decision)
         row: dict[str, Any] = {
             "id": f"d{self._made}",
             "kind": "declined" if decision.declined else "decision",
@@ -83,11 +93,25 @@ class Audit:
         self._queue.submit(lambda: store.journal(self._run, name, body), lambda _: None)
 
 
+def _in_short(decision: Decision) -> Decision:
+    """Give a decision whose evidence is lines for a log, each once: probes and tasks write what they like."""
+    return replace(decision, cause=replace(decision.cause, evidence=tuple(lines(decision.cause.evidence))))
+
+
+def lines(evidence: Iterable[str]) -> list[str]:
+    """Give evidence as lines that can be printed, each once."""
+    said = dict.fromkeys(one_line(line, LENGTH) for line in evidence)
+    return [line for line in said if line][:LINES]
+
+
 def _sentence(decision: Decision) -> str:
     cause = decision.cause
-    why = f"{cause.rule}" + (f" ({'; '.join(cause.evidence[:3])})" if cause.evidence else "") + f", by {cause.by}"
+    why = cause.rule if cause.by == OURS else f"by {cause.by}"
+    if cause.evidence:
+        why += f" ({'; '.join(cause.evidence[:3])})"
     if decision.declined:
-        return f"stays {decision.before}, because {decision.declined}; asked for by {why}"
+        stays = "" if decision.declined == f"it is {decision.before} already" else f"stays {decision.before}: "
+        return f"{stays}{decision.declined}; asked for {'by ' if cause.by == OURS else ''}{why}"
     moved = f"{decision.before} -> {decision.after}" if decision.before is not decision.after else str(decision.after)
     done = ", ".join(decision.to_dict()["actions"])
     return f"{moved}: {why}" + (f"; {done}" if done else "")

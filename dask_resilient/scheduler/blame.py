@@ -57,11 +57,12 @@ class Blame:
             return
         now, key, device = time(), msg["key"], record.member.device
         fault = TaskFault.from_dict(msg["fault"])
-        if worker in self._dead and fault.sticky:
+        again = worker in self._dead and fault.sticky
+        if again and record.member.gpu:
             # Dask has the next task begun before it tells of an error, so a dead process meets two at least.
             blame = attribution.Blame(Suspect.UNKNOWN, f"{fault.name}: it follows from an earlier one of its process")
         else:
-            blame = self._attribution.failed(key, msg["prefix"], device, fault)
+            blame = self._attribution.failed(key, msg["prefix"], device, fault, again=again)
         if fault.sticky:
             self._dead.add(worker)
         if fault.kind is Kind.CUDA:
@@ -133,8 +134,10 @@ class Blame:
         self._attribution.released(device)
 
     def sound(self, address: str) -> None:
-        """Take in that a worker's process computes right on its device."""
-        self._dead.discard(address)
+        """Take in that a worker's process computes right on its GPU."""
+        record = self._verdicts.records.get(address)
+        if record is not None and record.member.gpu:
+            self._dead.discard(address)
 
     def tick(self, now: float) -> None:
         """Say again what is still so."""

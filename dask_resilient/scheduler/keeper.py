@@ -184,11 +184,13 @@ class Keeper:
         for member in members:
             if x in (member.worker, member.name, member.device):
                 return member.device
-        if x in self.book.devices:
+        # Until its side says more a worker's device has a name that nobody will use again.
+        remarkable = {name for name, each in self.book.devices.items() if not each.unremarkable(time(), self.book.times)}
+        if x in remarkable:
             return x
         if x in self._gone:
             return self._gone[x]
-        known = sorted({member.device for member in members} | set(self.book.devices))
+        known = sorted({member.device for member in members} | remarkable)
         raise ValueError(
             f"there is no worker and no device {x!r}; known devices are {', '.join(map(repr, known)) or 'none'}"
         )

@@ -9,11 +9,15 @@ from time import time
 from dask_resilient.core import remembered
 from dask_resilient.core.actions import Cause, Decision, Phase
 from dask_resilient.core.devices import Device
+from dask_resilient.core.messages import one_line
 from dask_resilient.core.quarantine import Book
 from dask_resilient.core.remembered import Remembered
 from dask_resilient.scheduler.queue import StoreQueue
 
 logger = logging.getLogger("dask_resilient")
+
+SHOWN = 500
+"""Characters of evidence that a line of the log quotes."""
 
 
 class Memory:
@@ -36,7 +40,9 @@ class Memory:
 
     async def recall(self, book: Book) -> list[Decision]:
         """Tell the book what earlier runs have decided; gives what that means for workers that are there."""
-        entries, _ = await self._queue.remembered(self._path)
+        entries, failed = await self._queue.remembered(self._path)
+        if self._path is not None and not failed:
+            await self._queue.prepare(self._path)
         decided: list[Decision] = []
         for device, each in entries.items():
             state = remembered.state(each)
@@ -45,7 +51,7 @@ class Memory:
                 since = min(state.since, time())  # it may come from a clock that is ahead of ours
                 logger.warning(
                     "dask-resilient: device %s of %s is out of service since an earlier run: %s (%s)",
-                    *(device, state.host, state.rule, "; ".join(state.evidence[:3])),
+                    *(device, state.host, state.rule, one_line("; ".join(state.evidence[:3]), SHOWN)),
                 )
                 decided += book.remember(device, state.host, cause, since, state.failed, state.until_released)
         return decided

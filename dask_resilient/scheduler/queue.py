@@ -44,7 +44,8 @@ class StoreQueue:
         """Why there is no store, empty if there is one."""
         self._beside: StoreQueue | None = None
         """For another disk than the store's, so that neither waits for the other where one hangs."""
-        self._forgets = False
+        self.forgets = ""
+        """What is wrong with what is remembered of devices, empty if nothing is."""
         threading.Thread(target=self._run, name="dask-resilient-store", daemon=True).start()
 
     def _run(self) -> None:
@@ -151,11 +152,22 @@ class StoreQueue:
         except Exception as e:
             reason = sendable(str(e), 500) or f"{root!r} did not answer within {ANSWER_SECONDS:g} s"
             logger.warning("dask-resilient: no device is held back, as nothing is known of any: %s", reason)
+            self.forgets = f"nothing is known of devices that earlier runs took out of service: {reason}"
             return {}, reason
         if ignored:
             what = "dask-resilient: of what is remembered of devices in %r, %d things are ignored; the first: %s"
             logger.warning(what, root, len(ignored), ignored[0])
         return found, ""
+
+    async def prepare(self, path: str) -> None:
+        """See that devices can be remembered under a path, and make it if it is missing. Never raises."""
+        queue, calls, root = self._memory(path)
+        try:
+            await queue.ask(lambda: devices.prepare(calls, root))
+        except TimeoutError:
+            self._tell(f"{root!r} did not answer within {ANSWER_SECONDS:g} s")
+        except Exception as e:
+            self._tell(f"the scheduler cannot write to {root!r}: {getattr(e, 'strerror', None) or e}")
 
     def remember(self, path: str | None, device: str, entry: Mapping[str, Any]) -> None:
         """Append an entry about a device, under `path` or else in the store; does not wait.
@@ -171,11 +183,14 @@ class StoreQueue:
             try:
                 devices.append(calls, root, device, kept, make=bool(path))
             except Exception as e:
-                if not self._forgets:
-                    self._forgets = True
-                    logger.warning("dask-resilient: later runs will not know of all quarantined devices: %s", e)
+                self._tell(str(e) or type(e).__name__)
 
         queue.submit(append, lambda _: None)
+
+    def _tell(self, reason: str) -> None:
+        if not self.forgets:
+            self.forgets = f"later runs will not know of all quarantined devices: {sendable(reason, 500)}"
+            logger.warning("dask-resilient: %s", self.forgets)
 
     def _memory(self, path: str | None) -> tuple[StoreQueue, Calls, str]:
         """Give where devices are remembered, and what is needed to get there; an empty root if nowhere."""

@@ -17,6 +17,14 @@ async def status(run: str, settings: Settings, watch: Watch, queue: StoreQueue) 
         "survives": queue.store.describe() if queue.store is not None else "",
         "store_reason": await queue.state(),
         "recovery_off": watch.recovery_off,
+        "quarantine": _quarantine(settings),
+        "forgets": queue.forgets,
         "loads": dict(watch.copies.endings),
         "milestones": watch.ledger.summary(),
     }
+
+
+def _quarantine(settings: Settings) -> str:
+    if not settings.quarantine_enabled:
+        return "off"
+    return "observe" if settings.quarantine_observe else "on"

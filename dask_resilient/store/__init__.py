@@ -19,8 +19,8 @@ from __future__ import annotations
 
 from dask_resilient.store.archive import Archive, open_archive
 from dask_resilient.store.calls import Calls
-from dask_resilient.store.opening import open_store, resolve
+from dask_resilient.store.opening import open_store, resolve, resolve_directory
 from dask_resilient.store.posix import PosixStore
 from dask_resilient.store.reading import read_at
 
-__all__ = ["Archive", "Calls", "PosixStore", "open_archive", "open_store", "read_at", "resolve"]
+__all__ = ["Archive", "Calls", "PosixStore", "open_archive", "open_store", "read_at", "resolve", "resolve_directory"]

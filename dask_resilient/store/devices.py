@@ -11,6 +11,7 @@ import errno
 import math
 import re
 import time
+import uuid
 from collections.abc import Mapping
 from typing import Any
 
@@ -18,7 +19,14 @@ from dask_resilient.core.messages import sendable
 from dask_resilient.core.remembered import MOST_BYTES, MOST_N, decides, dumps_entry, folder_of, loads_entry
 from dask_resilient.errors import Damaged, Foreign, StoreError
 from dask_resilient.store.calls import Calls
-from dask_resilient.store.files import check_directories, create_if_absent, make_directories, read_small, regular_size
+from dask_resilient.store.files import (
+    check_directories,
+    create_if_absent,
+    make_directories,
+    read_small,
+    regular_size,
+    write_files,
+)
 from dask_resilient.store.listing import names
 
 DEVICES = "devices"
@@ -29,6 +37,24 @@ MOST_ENTRIES = 100
 
 _TRIES = 1_000  # each that fails is an entry that somebody else has made meanwhile
 _ENTRY = re.compile(r"(0|[1-9][0-9]*)\.json")
+
+
+def prepare(calls: Calls, root: str) -> None:
+    """Make the directory where devices are remembered, and try it out; nothing is left behind in it.
+
+    Raises
+    ------
+    OSError
+        If nothing can be written there.
+    """
+    folder = f"{root}/{DEVICES}"
+    make_directories(calls, folder)
+    draft = f"{folder}/.{uuid.uuid4().hex}"
+    try:
+        write_files(calls, [(draft, [memoryview(b"tried")])])
+    finally:
+        with contextlib.suppress(OSError):
+            calls.unlink(draft)
 
 
 def append(calls: Calls, root: str, device: str, entry: Mapping[str, Any], *, make: bool = False) -> int:

@@ -7,6 +7,7 @@ import errno
 import json
 import os
 import re
+import stat
 import uuid
 from pathlib import Path
 from urllib.parse import unquote
@@ -27,39 +28,66 @@ _SHARED = frozenset(
 )
 
 
-def resolve(url: str | os.PathLike[str] | None) -> str:
+def resolve(url: str | os.PathLike[str] | None, name: str = "store") -> str:
     """Give the absolute path that a store's address means here. Called on the client, whose directory counts.
 
     Parameters
     ----------
     url
         A path, a ``file://`` URL, or None for ``./dask-resilient-store``.
+    name
+        What errors call it.
 
     Raises
     ------
     SettingError
         If it is no address of a directory.
     """
-    text = DEFAULT if url is None else _text(url)
+    text = DEFAULT if url is None else _text(url, name)
     if found := _SCHEME.match(text):
         if found[1].lower() != "file":
-            raise SettingError(f"store={text!r}: {found[1]} is not supported yet; give a path that every worker sees")
+            raise SettingError(f"{name}={text!r}: {found[1]} is not supported yet; give a path that every machine sees")
         host, slash, path = text[found.end() :].partition("/")
         if host not in {"", "localhost"} or not slash:
             raise SettingError(
-                f"store={text!r}: a file URL names no other host and an absolute path, file:///like/this"
+                f"{name}={text!r}: a file URL names no other host and an absolute path, file:///like/this"
             )
-        text = _text("/" + unquote(path))
+        text = _text("/" + unquote(path), name)
     return os.path.abspath(os.path.expanduser(text))
 
 
-def _text(url: str | os.PathLike[str]) -> str:
+def _text(url: str | os.PathLike[str], name: str) -> str:
     try:
         text = os.fsdecode(url)
     except TypeError as e:
-        raise SettingError(f"store={url!r}: give a path, a file:// URL, or None") from e
+        raise SettingError(f"{name}={url!r}: give a path, a file:// URL, or None") from e
     if not text.strip() or "\0" in text:
-        raise SettingError(f"store={text!r}: give a path, a file:// URL, or None")
+        raise SettingError(f"{name}={text!r}: give a path, a file:// URL, or None")
+    return text
+
+
+def resolve_directory(path: str, name: str) -> str:
+    """Give the absolute path of a directory of the scheduler, which need not be there yet, nor be seen from here.
+
+    Parameters
+    ----------
+    path, name
+        As `resolve` takes them.
+
+    Raises
+    ------
+    SettingError
+        If it is no address of a directory, or something else is there on this machine.
+    """
+    text = resolve(path, name)
+    try:
+        mode = os.stat(text).st_mode
+    except NotADirectoryError:
+        mode = stat.S_IFREG  # what stands above it is no directory
+    except OSError:
+        return text  # not there, or not for this user: the scheduler tries it out
+    if not stat.S_ISDIR(mode):
+        raise SettingError(f"{name}={path!r}: {text!r} is no directory; give one that the scheduler may write to")
     return text
 
 

@@ -1,7 +1,7 @@
 """What a worker does at the scheduler's word about its device: take no more tasks, try the device, get ready to leave.
 
-A worker whose task met an error after which its process can compute nothing stops by itself, since the next task would
-be started before the scheduler has heard of the first; it goes on if the scheduler says so, or says nothing.
+A worker whose task met an error after which its process can compute nothing stops by itself, before Dask handles that
+error, since Dask starts the next task with it; the worker goes on if the scheduler says so, or says nothing.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from dask_resilient.core.cuda_errors import TaskFault
 from dask_resilient.core.readings import Name, Reading
-from dask_resilient.internals.worker_gate import WorkerGate
+from dask_resilient.internals.worker_gate import Hear, WorkerGate
 from dask_resilient.probes.canary import Canary
 from dask_resilient.worker.late import Late
 
@@ -44,9 +44,17 @@ class Duty:
         self._canary = Canary()
         self._late = Late(side)
         self._answer: Any = None
+        self._leaving = False
+        self._nanny: str | None = None
+
+    def start(self, failing: Hear) -> None:
+        """Have failures of tasks heard before Dask handles them, if anything may follow from them."""
+        if self._acts:
+            self._gate.listen(failing)
 
     def stop(self) -> None:
         """Undo everything."""
+        self._stay()
         self._answered()
         self._late.stop()
         self._gate.undo()
@@ -66,11 +74,7 @@ class Duty:
             case "canary":
                 self._canary.start(self._gpu.device(), self._gpu.uuid() is not None, self._tried)
             case "leaving":
-                # A heartbeat of a worker that the scheduler has let go of makes it close, and its nanny too.
-                self._gate.shut()
-                self._worker.periodic_callbacks["heartbeat"].stop()
-                self._worker.nanny = None
-                self._send({"kind": "leaving"})
+                self._leave()
             case _:
                 return False
         return True
@@ -80,8 +84,25 @@ class Duty:
         if fault.sticky:
             self._late.broken()
         if self._acts and fault.sticky and not self._gate.is_shut:
-            self._gate.shut()
+            # In this order: whatever goes wrong, the gate does not stay shut.
             self._answer = self._worker.loop.call_later(UNANSWERED, self._unanswered)
+            self._gate.shut()
+
+    def _leave(self) -> None:
+        self._gate.shut()
+        if not self._leaving:
+            # A heartbeat of a worker that the scheduler has let go of makes it close, and its nanny too.
+            self._leaving, self._nanny = True, self._worker.nanny
+            self._worker.periodic_callbacks["heartbeat"].stop()
+            self._worker.nanny = None
+        self._send({"kind": "leaving"})
+
+    def _stay(self) -> None:
+        """Have a worker that was to leave go on as any other; one that closes has nothing to report any more."""
+        if self._leaving and self._worker.status.name not in ("closing", "closed", "failed"):
+            self._leaving = False
+            self._worker.nanny = self._nanny
+            self._worker.periodic_callbacks["heartbeat"].start()
 
     def _unanswered(self) -> None:
         self._answer = None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import pickle
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from dask.utils import key_split
@@ -51,26 +51,59 @@ class Faults:
         self._failed = failed
         self._send = send
         self._table = table
+        self._known: dict[Any, tuple[int, TaskFault | None]] = {}
+        """By key: run and fault of the failures that are being handled."""
+        self._puzzled = False
+
+    def failing(self, failures: Sequence[Any]) -> None:
+        """Look at failures that the worker is about to handle together; none once it has. Never raises.
+
+        Parameters
+        ----------
+        failures
+            Dask's `ExecuteFailureEvent`. What is found is told when their tasks change their states.
+        """
+        self._known.clear()
+        for event in failures:
+            try:
+                fault = self._fault(event)
+                if fault is not None:
+                    self._failed(fault)
+                self._known[event.key] = event.run_id, fault
+            except Exception as e:
+                self._surprised(e)
 
     def transition(self, key: Any, start: str, finish: str) -> None:  # noqa: ARG002
         """Take in that a task of the worker changed its state. Never raises."""
         if finish != "error":
             return
         try:
-            task = self._worker.state.tasks.get(key)
-            fault = None if task is None else self._fault(task)
-            if fault is not None:
-                msg = {"kind": "fault", "key": key, "run_id": task.run_id, "prefix": key_split(key)}
-                self._send({**msg, "fault": fault.to_dict()})
-                self._failed(fault)
-        except Exception:
-            logger.exception("dask-resilient: the error of task %r could not be classified", key)
+            if known := self._known.pop(key, None):
+                self._tell(key, *known)
+            elif task := self._worker.state.tasks.get(key):
+                fault = self._fault(task)
+                self._tell(key, task.run_id, fault)
+                if fault is not None:
+                    self._failed(fault)
+        except Exception as e:
+            self._surprised(e)
 
-    def _fault(self, task: Any) -> TaskFault | None:
-        said = [task.exception_text or "", task.traceback_text or ""]
+    def _tell(self, key: Any, run_id: int, fault: TaskFault | None) -> None:
+        if fault is not None:
+            msg = {"kind": "fault", "key": key, "run_id": run_id, "prefix": key_split(key)}
+            self._send({**msg, "fault": fault.to_dict()})
+
+    def _fault(self, failure: Any) -> TaskFault | None:
+        """Classify what an event or a task says: both hold it under the same names."""
+        said = [failure.exception_text or "", failure.traceback_text or ""]
         if _ELSEWHERE.search(said[1]):
             return None
-        return classify([*_inner(task.exception), *said], self._table)
+        return classify([*_inner(failure.exception), *said], self._table)
+
+    def _surprised(self, error: Exception) -> None:
+        if not self._puzzled:
+            self._puzzled = True
+            logger.error("dask-resilient: errors of tasks could not be classified; this is told once", exc_info=error)
 
 
 def _inner(exception: Any) -> list[str]:

@@ -136,6 +136,11 @@ class Monitor:
 
     # -- hearing -----------------------------------------------------------------------------------------------------
 
+    def failing(self, failures: Sequence[Any]) -> None:
+        """Hear of tasks that failed, before the worker handles that; of none once it has. Never raises."""
+        if self._on:
+            self._faults.failing(failures)
+
     def transition(self, key: Any, start: str, finish: str) -> None:
         """Hear of a transition of one of the worker's tasks. Never raises."""
         if self._on:

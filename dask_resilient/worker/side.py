@@ -95,6 +95,7 @@ class Side:
         self.worker.stream_handlers[OP] = self._handle
         self.gpu.start()
         self._monitor.start()
+        self._duty.start(self._monitor.failing)
 
     def open(self) -> None:
         """Open the store; a failure leaves this worker unprotected, with the reason. Blocks: not for the event loop."""

@@ -214,6 +214,16 @@ def test_a_task_that_meets_an_error_of_devices_on_two_of_them_is_to_blame_and_so
     assert [book.score(device).failures for device in (A, B)] == [(), ()]
 
 
+def test_one_process_counts_once_against_its_device_and_each_time_against_tasks() -> None:
+    """What follows from an earlier error says nothing new of the device."""
+    book = Attribution()
+    failed_here_and_well_elsewhere(book, "k0")
+    book.failed("k1", "f", A, fault(), again=True)
+    book.succeeded("k1", B)
+    assert not book.score(A).indicted
+    assert book.failed("k2", "f", B, fault(), again=True).culprit
+
+
 def test_a_device_out_of_service_counts_for_no_other_task_and_no_other_error() -> None:
     """What is known to be sick says little about tasks."""
     book = Attribution()

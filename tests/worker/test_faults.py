@@ -120,6 +120,36 @@ def test_a_task_that_is_gone_is_not_told():
     assert sent == []
 
 
+def test_an_event_and_its_task_are_looked_at_once(monkeypatch):
+    """Told with the run of the event, when the task changes its state, and afterwards not remembered."""
+    looked, sent, failed = [], [], []
+    classify = faults.classify
+    monkeypatch.setattr(faults, "classify", lambda *args: (looked.append(args), classify(*args))[1])
+    event = SimpleNamespace(key="k", run_id=7, exception=None, exception_text=ILLEGAL, traceback_text="")
+    task = SimpleNamespace(run_id=8, exception=None, exception_text="", traceback_text="")
+    worker = SimpleNamespace(state=SimpleNamespace(tasks={"k": task}))
+    it = Faults(worker, sent.append, TABLE, failed.append)
+    it.failing([event])
+    assert ([fault.code for fault in failed], sent) == ([700], [])
+    it.transition("k", "cancelled", "error")
+    assert ([msg["run_id"] for msg in sent], len(failed), len(looked)) == ([7], 1, 1)
+    it.failing([event])
+    it.failing([])
+    it.transition("k", "flight", "error")
+    assert (len(sent), len(failed)) == (1, 2)
+
+
+def test_a_surprise_is_logged_once(monkeypatch, caplog):
+    """And Dask goes on as without us."""
+    monkeypatch.setattr(faults, "classify", lambda *_: 1 / 0)
+    event = SimpleNamespace(key="k", run_id=7, exception=None, exception_text=ILLEGAL, traceback_text="")
+    it = Faults(SimpleNamespace(state=SimpleNamespace(tasks={"k": event})), [].append, TABLE)
+    it.failing([event, event])
+    it.transition("k", "executing", "error")
+    assert len(caplog.records) == 1
+    assert "ZeroDivisionError" in caplog.text
+
+
 def test_an_ordinary_error_costs_next_to_nothing():
     """It is looked into on the worker's event loop: a tenth of a millisecond, not ten."""
     error = wrapped(KeyError("a"), ValueError("no such column"))

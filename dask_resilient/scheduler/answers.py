@@ -1,0 +1,73 @@
+"""What the scheduler answers to a handle: rows, as lists of plain dicts; or, as a plain dict too, why not."""
+
+from __future__ import annotations
+
+from time import time
+from typing import Any
+
+from dask_resilient.config import Settings
+from dask_resilient.core.messages import one_line
+from dask_resilient.scheduler.audit import lines
+from dask_resilient.scheduler.queue import StoreQueue
+from dask_resilient.scheduler.status import status
+from dask_resilient.scheduler.watch import Watch
+
+REFUSED = "refused"
+"""The key of an answer that says why nothing was done. An error that is raised here would go to Dask's log."""
+
+LENGTH = 500
+"""Characters of an operator's words that are kept."""
+
+SHOWN = 2_000
+"""Characters of a refusal."""
+
+
+async def answer(
+    method: str, kwargs: dict[str, Any], run: str, settings: Settings, watch: Watch, queue: StoreQueue
+) -> Any:
+    """Answer one call of a handle; what it asks for may be nonsense, which is told and changes nothing."""
+    rows = {
+        "workers": watch.members.rows,
+        "devices": lambda: devices(watch),
+        "incidents": lambda: [*(incident.to_dict() for incident in watch.book.incidents), *watch.keeper.audit.rows],
+        "checkpoints": watch.ledger.rows,
+    }
+    if method in rows:
+        return rows[method]()
+    if method in ("quarantine", "release"):
+        return _operator(watch, method, **kwargs)
+    if method == "status":
+        return await status(run, settings, watch, queue)
+    if method == "complete":
+        return await queue.journal(run, "complete", {"completed": time()})
+    return {REFUSED: f"dask-resilient on the scheduler has no method {one_line(str(method), LENGTH)!r}"}
+
+
+def _operator(watch: Watch, method: str, x: object, reason: object = "", by: object = "somebody") -> Any:
+    """Do what an operator says, whose words go to logs, events and rows."""
+    said = one_line(str(reason), LENGTH)
+    if method == "quarantine" and not said:
+        return {REFUSED: f"cannot quarantine {one_line(str(x), LENGTH)!r} without a reason: say in words why"}
+    try:
+        return watch.keeper.operator(method, x=str(x), reason=said, by=one_line(str(by), LENGTH))
+    except ValueError as e:
+        return {REFUSED: one_line(str(e), SHOWN)}
+
+
+def devices(watch: Watch) -> list[dict[str, Any]]:
+    """Give a row a device that has a worker, or is out of service."""
+    return [
+        {
+            "device": device.name,
+            "host": device.host,
+            "phase": str(device.phase),
+            "since": device.since or None,
+            "rule": device.cause.rule if device.cause else "",
+            "evidence": lines(device.cause.evidence) if device.cause else [],
+            "by": device.cause.by if device.cause else "",
+            "until_released": device.locked,
+            "workers": sorted(device.present),
+        }
+        for device in watch.keeper.book.devices.values()
+        if device.phase.held or device.present
+    ]
