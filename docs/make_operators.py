@@ -40,7 +40,7 @@ def page() -> str:
     return "\n".join(_page()) + "\n"
 
 
-def _page() -> Iterator[str]:
+def _page() -> Iterator[str]:  # noqa: PLR0915 - one section after the other
     yield HEAD
     yield from _section("Classes", "What a fault asks for, the mildest first.")
     yield from _table(("class", "what it asks for"), _members(Class))
@@ -49,6 +49,10 @@ def _page() -> Iterator[str]:
     yield from _section("From phase to phase", "An event that stands nowhere for a phase changes nothing in it.")
     rows = ((before, ask, after, ", ".join(does) or "-") for (before, ask), (after, does) in phases.TABLE.items())
     yield from _table(("phase", "event", "phase after", "what is done to its workers"), rows)
+    yield from _section("Events", "What a device or its workers come to.")
+    yield from _table(("event", "what it means"), _members(phases.Ask))
+    yield from _section("What is done", "To the workers of a device.")
+    yield from _table(("word", "what it means"), _members(phases.Do))
     yield from _section("Actions", "Each is about one worker.")
     kinds = (actions.Avoid, actions.Admit, actions.Drain, actions.Evict, actions.Restart, actions.RunCanary)
     yield from _table(("action", "what it does"), ((k.__name__, _words(inspect.getdoc(k))) for k in kinds))
@@ -67,7 +71,8 @@ def _page() -> Iterator[str]:
     yield from _table(("reading", ""), _members(readings.Name))
     yield from _section("XIDs", "A number without a row is a DRAIN, as an unknown one; a file of yours changes rows.")
     yield from _table(
-        ("XID", "name", "meaning", "class", "of another process", "repeated", "suspect"), map(_xid, XIDS.values())
+        ("XID", "name", "meaning", "class", "of another process", "repeated", "suspect"),
+        (_xid(XIDS[n]) for n in sorted(XIDS)),
     )
     yield from _section("Errors of CUDA", "Found by their name or code in the text of a task's error.")
     yield from _table(
@@ -78,11 +83,13 @@ def _page() -> Iterator[str]:
     yield from _table(("value", "what the driver wants", "class"), ((n, *row) for n, row in nvml.RECOVERY.items()))
     yield from _section("Events of NVML", "Beside XIDs.")
     yield from _table(("event", "meaning", "class"), ((hex(n), *row) for n, row in nvml.EVENTS.items()))
-    yield from _section("Thresholds", "Of verdicts, then of actions; times in seconds.")
-    yield from _table(("threshold", "value", ""), [*_fields(limits, limits.Limits), *_fields(phases, phases.Times)])
-    yield ""
+    yield from _section("Thresholds of verdicts", "Times in seconds.")
+    yield from _table(("threshold", "value", ""), _fields(limits, limits.Limits))
+    yield from _section("Thresholds of actions", "Times in seconds.")
+    yield from _table(("threshold", "value", ""), _fields(phases, phases.Times))
+    yield from _section("Thresholds of blame", "Who is to blame for what tasks met, and what they get for it.")
     yield from _table(("threshold", "value", ""), [*_fields(attribution, attribution.Sprt), *_constants()])
-    yield from _section("Settings", "Under `resilience`, see [how it works](how-it-works.md).")
+    yield from _section("Settings", "Under `resilience`, each explained in [the settings](reference/settings.md).")
     yield from ("```yaml", DEFAULTS.read_text().rstrip(), "```")
 
 

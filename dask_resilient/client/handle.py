@@ -135,7 +135,7 @@ class Handle:
         name = _checked("x", str(x) if type(x) is int else x)  # names of workers may be numbers
         words = _checked("reason", reason)
         if not words and what == "quarantine":
-            raise SettingError(f"cannot quarantine {name!r} without a reason: say why, for those who read it later")
+            raise SettingError(f"cannot quarantine {name!r} without a reason: say in words why, for others to read")
         if not self._enabled:
             raise SettingError(f"cannot {what} {name!r}: resilience.enabled is false, so nothing is installed")
         return self._call(what, x=name, reason=words, by=_who())

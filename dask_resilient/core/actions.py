@@ -16,6 +16,7 @@ class Phase(StrEnum):
     """Where a device stands."""
 
     ACTIVE = "active"
+    """It is in service."""
     SUSPECT = "suspect"
     """It gets no tasks until it is known whether it is sick."""
     DRAINING = "draining"
