@@ -93,7 +93,11 @@ class WorkerGate:
         self._on = False
 
     def _handle_stimulus(self, *events: StateMachineEvent) -> None:
-        hear, failures = self._hear, [event for event in events if isinstance(event, ExecuteFailureEvent)]
+        hear = self._hear
+        failures: tuple[ExecuteFailureEvent, ...] = ()
+        for event in events:  # nearly always one, and no failure: this is on the way of every event
+            if isinstance(event, ExecuteFailureEvent):
+                failures += (event,)
         if hear is not None and failures:
             hear(failures)
         if self.is_shut:

@@ -185,7 +185,9 @@ class Keeper:
             if x in (member.worker, member.name, member.device):
                 return member.device
         # Until its side says more a worker's device has a name that nobody will use again.
-        remarkable = {name for name, each in self.book.devices.items() if not each.unremarkable(time(), self.book.times)}
+        remarkable = {
+            name for name, each in self.book.devices.items() if not each.unremarkable(time(), self.book.times)
+        }
         if x in remarkable:
             return x
         if x in self._gone:

@@ -226,7 +226,7 @@ def test_a_sticky_error_costs_the_process(code, two, cuda):
     first, *_, last = decided(x)
     assert (first["rule"], first["after"]) == (f"cuda.{code}", "probation")
     assert first["lost"] > 0
-    assert "was replaced" in first["outcome"]
+    assert "was ended" in first["outcome"]
     assert last["after"] == "active"
 
 

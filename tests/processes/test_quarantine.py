@@ -7,9 +7,12 @@ import socket
 import time
 from pathlib import Path
 
+import dask
 import pytest
 from distributed import wait
 
+from dask_resilient.core.actions import Cause, Judged
+from dask_resilient.core.faults import Class
 from tests.support.waiting import wait_until
 
 ILLEGAL = "cudaErrorIllegalAddress: an illegal memory access was encountered"
@@ -146,6 +149,49 @@ def test_an_error_of_the_task_itself(four):
     assert {future.status for future in futures} == {"error"}
     assert set(phases(x).values()) == {"active"}
     assert not decisions(x)
+
+
+def quotes(i):
+    """Fail with the words of an error of CUDA, as a program does that reads logs."""
+    if i % 5 == 0:
+        raise ValueError(f"line {i}: {ILLEGAL}")
+    return i
+
+
+def test_a_program_that_reads_logs(four):
+    """Its errors come as in plain Dask, no process is lost for them, and every worker serves on."""
+    x = four
+    before = set(x.scheduler.workers)
+    futures = x.client.map(quotes, range(100), pure=False)
+    wait(futures, 30)
+    assert [future.status for future in futures] == ["finished" if i % 5 else "error" for i in range(100)]
+    x.until(lambda: set(phases(x).values()) == {"active"}, what="all serve")
+    assert set(x.scheduler.workers) == before
+    assert not [row for row in decisions(x) if any(action.startswith("restart") for action in row["actions"])]
+
+
+@pytest.mark.slow
+def test_processes_that_are_replaced_one_after_the_other(four):
+    """The cluster, which looks for a worker some seconds after it left, never takes it for lost."""
+    x, looked = four, []
+    cause = Cause("cuda.700", ("seen",), fact=True, label="f: x", culprit=True)
+    with dask.config.set({"distributed.deploy.lost-worker-timeout": "3 s"}):
+        x.handle.uninstall()
+        x.install(**FAST)
+        gone = set()
+        for _ in range(6):
+            new = x.until(
+                lambda: [m for m in x.watch.members.all() if m.name == "0" and m.side and m.worker not in gone],
+                what="a new process",
+            )
+            gone.add(new[0].worker)
+            x.ask(lambda: x.watch.keeper.hear(Judged(new[0].worker, Class.KILL, cause)))  # noqa: B023
+        x.until(lambda: not gone & set(x.scheduler.workers) and len(x.scheduler.workers) == 4, what="all are there")
+        x.ask(lambda: x.scheduler.loop.call_later(4, looked.append, True))
+        x.until(lambda: looked, what="the cluster has looked")
+    assert sorted(x.cluster.workers) == [0, 1, 2, 3]
+    assert {nanny.status.name for nanny in x.cluster.workers.values()} == {"running"}
+    x.until(lambda: set(phases(x).values()) == {"active"} and len(phases(x)) == 4, what="all serve again", seconds=90)
 
 
 def test_a_kernel_that_is_illegal_on_every_device(four):
