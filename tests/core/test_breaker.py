@@ -118,7 +118,8 @@ def test_an_alarm_ends_with_its_verdict():
     life = Life(others="")
     assert life(drain())
     assert life(clear()) == []
-    assert [decision.declined for decision in life(drain())] == [life.book.breaker.refuse("a", {"a"}, {"a"}, [], T0)]
+    why = life.book.breaker.refuse("a", {"a"}, {"a"}, [], T0)
+    assert [decision.declined for decision in life(drain())] == [f"{why}; else it would be draining (avoid, drain)"]
     life(clear())
     life(Joined("b1", "b"))
     assert life(Tick()) == []
