@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import ast
 import inspect
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import MISSING, fields
 from pathlib import Path
 from types import ModuleType
@@ -28,6 +28,21 @@ HEAD = """<!-- Written by docs/make_operators.py from the tables of the code: ch
 What is read of a device becomes a verdict by rules ([health](health.md)); a verdict becomes a phase of the device and
 actions on its workers ([quarantine](quarantine.md)). This page is made from the tables that the code itself uses.
 """
+
+RULES = """In the order of authority: of rules that ask for the same, the first names the verdict. What a class comes to
+stands above: `kill`, `drain` and `evict` are events of the same name, `observe` and `degrade` take nothing out of service,
+and where a rule only doubts, a device that does not answer is `suspect`. Trouble with links is no more than `degrade`
+where the cluster's protocol is not UCX's."""
+
+ROWS = {
+    "recovery-action": "[of its value](#nvidias-recovery-action)",
+    "xid": "[of its number](#xids)",
+    "cuda": "[of its code](#errors-of-cuda)",
+    "stated": "the one that the probe states",
+    "event": "[of its kind](#events-of-nvml)",
+    "fabric": "degrade, drain",
+}
+"""What rules ask for whose rows stand in a table of their own."""
 
 
 def main() -> None:
@@ -60,13 +75,8 @@ def _page() -> Iterator[str]:  # noqa: PLR0915 - one section after the other
         "Facts", "Verdicts that are enacted whatever they cost; so is every process that is dead for CUDA."
     )
     yield from _table(("rule", "the fact"), breaker.FACTS.items())
-    yield from _section(
-        "Rules", "In the order of authority: of rules that ask for the same, the first names the verdict."
-    )
-    yield from _table(
-        ("rule", "what it judges", "source"),
-        ((r.name, _words(inspect.getdoc(r.judge)), r.source) for r in rules.RULES),
-    )
+    yield from _section("Rules", RULES)
+    yield from _table(("rule", "what it judges", "class", "thresholds", "source"), map(_rule, rules.RULES))
     yield from _section("Signals", "The readings that rules understand; probes of your own may add others.")
     yield from _table(("reading", ""), _members(readings.Name))
     yield from _section("XIDs", "A number without a row is a DRAIN, as an unknown one; a file of yours changes rows.")
@@ -106,6 +116,51 @@ def _table(head: Sequence[str], rows: Iterable[Sequence[object]]) -> Iterator[st
 
 def _xid(row: Any) -> tuple[object, ...]:
     return row.code, row.name, row.meaning, row.cls, row.other, row.repeat or "-", row.suspect
+
+
+def _rule(rule: rules.Rule) -> tuple[str, ...]:
+    names, classes = _used(rule.judge)
+    known = {field.name: field.default for field in fields(limits.Limits)}
+    bounds = [f"{n.replace('_', ' ')} {known[n]:g}" for n in names if isinstance(known.get(n), int | float)]
+    tables = [f"{n.replace('_', ' ').lower()} {_plain(getattr(limits, n))}" for n in names if n.isupper()]
+    asks = ROWS.get(rule.name) or ", ".join(classes)
+    return rule.name, _words(inspect.getdoc(rule.judge)), asks, "; ".join(bounds + tables) or "-", rule.source
+
+
+def _plain(table: Mapping[int, float]) -> str:
+    return ", ".join(f"{key}: {value:g}" for key, value in table.items())
+
+
+def _used(judge: Callable[..., object]) -> tuple[list[str], list[str]]:
+    """Give the limits that the code of a rule names, and the classes that it asks for, the mildest first."""
+    module, names, classes = inspect.getmodule(judge), dict[str, None](), set[str]()
+    trees, seen = [judge.__name__], set[str]()
+    while trees:
+        name = trees.pop()
+        seen.add(name)
+        nodes = [ast.parse(inspect.getsource(getattr(module, name)))]
+        while nodes:
+            node = nodes.pop(0)
+            match node:
+                case ast.Attribute(value=ast.Attribute(attr="limits"), attr=limit):
+                    names[limit] = None
+                case ast.Attribute(value=ast.Name(id="Class"), attr=cls):
+                    classes.add(cls)
+                case ast.Call(func=ast.Name(id="Finding"), args=[ast.Constant(value=None), *_]):
+                    classes.add("")
+                case ast.Tuple(elts=[ast.Attribute(value=ast.Name(id="Name")), ast.Constant(value=None)]):
+                    classes.add("")
+                case ast.Name(id=other) if other.isupper() and hasattr(limits, other):
+                    names[other] = None
+                case ast.Name(id=other) if other.startswith("_") and other not in seen and hasattr(module, other):
+                    trees.append(other)
+            nodes[:0] = [] if isinstance(node, ast.Compare) and _is_class(node) else list(ast.iter_child_nodes(node))
+    return list(names), [*(["doubt"] if "" in classes else []), *(str(c) for c in Class if c.name in classes)]
+
+
+def _is_class(node: ast.Compare) -> bool:
+    """Say whether classes are only compared there."""
+    return any(isinstance(op, ast.Is | ast.IsNot) for op in node.ops)
 
 
 def _words(text: str | None) -> str:
