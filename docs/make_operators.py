@@ -30,9 +30,9 @@ actions on its workers ([quarantine](quarantine.md)). This page is made from the
 """
 
 RULES = """In the order of authority: of rules that ask for the same, the first names the verdict. What a class comes to
-stands above: `kill`, `drain` and `evict` are events of the same name, `observe` and `degrade` take nothing out of service,
-and where a rule only doubts, a device that does not answer is `suspect`. Trouble with links is no more than `degrade`
-where the cluster's protocol is not UCX's."""
+stands above: `kill`, `drain` and `evict` are events of the same name, `observe` and `degrade` take nothing out of
+service, and where a rule only doubts, a device that does not answer is `suspect`. Trouble with links is no more than
+`degrade` where the cluster's protocol is not UCX's."""
 
 ROWS = {
     "recovery-action": "[of its value](#nvidias-recovery-action)",
@@ -43,6 +43,17 @@ ROWS = {
     "fabric": "degrade, drain",
 }
 """What rules ask for whose rows stand in a table of their own."""
+
+ACTIONS = {breaker: ("WINDOW", "SHARE")}
+BLAME = {retries: ("OF_TASK", "OF_LABEL"), attribution: ("ALLOCATIONS",)}
+"""Thresholds that are constants, by module."""
+
+WORDS = {
+    "most_delay": "The longest of those waits.",
+    "try_delay": "Until a canary that could not run is tried again; each later one waits four times as long.",
+    "SHARE": "Of the devices, which judgements take at most within the window; one at least.",
+}
+"""What thresholds are that say nothing themselves, as those above them do."""
 
 
 def main() -> None:
@@ -78,7 +89,7 @@ def _page() -> Iterator[str]:  # noqa: PLR0915 - one section after the other
     yield from _section("Rules", RULES)
     yield from _table(("rule", "what it judges", "class", "thresholds", "source"), map(_rule, rules.RULES))
     yield from _section("Signals", "The readings that rules understand; probes of your own may add others.")
-    yield from _table(("reading", ""), _members(readings.Name))
+    yield from _table(("reading", "what it is"), _members(readings.Name))
     yield from _section("XIDs", "A number without a row is a DRAIN, as an unknown one; a file of yours changes rows.")
     yield from _table(
         ("XID", "name", "meaning", "class", "of another process", "repeated", "suspect"),
@@ -94,11 +105,13 @@ def _page() -> Iterator[str]:  # noqa: PLR0915 - one section after the other
     yield from _section("Events of NVML", "Beside XIDs.")
     yield from _table(("event", "meaning", "class"), ((hex(n), *row) for n, row in nvml.EVENTS.items()))
     yield from _section("Thresholds of verdicts", "Times in seconds.")
-    yield from _table(("threshold", "value", ""), _fields(limits, limits.Limits))
+    yield from _table(("threshold", "value", "what it is"), _fields(limits, limits.Limits))
     yield from _section("Thresholds of actions", "Times in seconds.")
-    yield from _table(("threshold", "value", ""), _fields(phases, phases.Times))
+    yield from _table(("threshold", "value", "what it is"), [*_fields(phases, phases.Times), *_constants(ACTIONS)])
     yield from _section("Thresholds of blame", "Who is to blame for what tasks met, and what they get for it.")
-    yield from _table(("threshold", "value", ""), [*_fields(attribution, attribution.Sprt), *_constants()])
+    yield from _table(
+        ("threshold", "value", "what it is"), [*_fields(attribution, attribution.Sprt), *_constants(BLAME)]
+    )
     yield from _section("Settings", "Under `resilience`, each explained in [the settings](reference/settings.md).")
     yield from ("```yaml", DEFAULTS.read_text().rstrip(), "```")
 
@@ -121,7 +134,7 @@ def _xid(row: Any) -> tuple[object, ...]:
 def _rule(rule: rules.Rule) -> tuple[str, ...]:
     names, classes = _used(rule.judge)
     known = {field.name: field.default for field in fields(limits.Limits)}
-    bounds = [f"{n.replace('_', ' ')} {known[n]:g}" for n in names if isinstance(known.get(n), int | float)]
+    bounds = [f"{n.replace('_', ' ')} {known[n]}" for n in names if isinstance(known.get(n), int | float)]
     tables = [f"{n.replace('_', ' ').lower()} {_plain(getattr(limits, n))}" for n in names if n.isupper()]
     asks = ROWS.get(rule.name) or ", ".join(classes)
     return rule.name, _words(inspect.getdoc(rule.judge)), asks, "; ".join(bounds + tables) or "-", rule.source
@@ -134,13 +147,9 @@ def _plain(table: Mapping[int, float]) -> str:
 def _used(judge: Callable[..., object]) -> tuple[list[str], list[str]]:
     """Give the limits that the code of a rule names, and the classes that it asks for, the mildest first."""
     module, names, classes = inspect.getmodule(judge), dict[str, None](), set[str]()
-    trees, seen = [judge.__name__], set[str]()
-    while trees:
-        name = trees.pop()
-        seen.add(name)
-        nodes = [ast.parse(inspect.getsource(getattr(module, name)))]
-        while nodes:
-            node = nodes.pop(0)
+    functions = [judge.__name__]
+    for function in functions:
+        for node in _asking(ast.parse(inspect.getsource(getattr(module, function)))):
             match node:
                 case ast.Attribute(value=ast.Attribute(attr="limits"), attr=limit):
                     names[limit] = None
@@ -150,17 +159,19 @@ def _used(judge: Callable[..., object]) -> tuple[list[str], list[str]]:
                     classes.add("")
                 case ast.Tuple(elts=[ast.Attribute(value=ast.Name(id="Name")), ast.Constant(value=None)]):
                     classes.add("")
-                case ast.Name(id=other) if other.isupper() and hasattr(limits, other):
-                    names[other] = None
-                case ast.Name(id=other) if other.startswith("_") and other not in seen and hasattr(module, other):
-                    trees.append(other)
-            nodes[:0] = [] if isinstance(node, ast.Compare) and _is_class(node) else list(ast.iter_child_nodes(node))
+                case ast.Name(id=other):
+                    names |= {other: None} if other.isupper() and hasattr(limits, other) else {}
+                    functions += {other} - {*functions} if other.startswith("_") and hasattr(module, other) else []
     return list(names), [*(["doubt"] if "" in classes else []), *(str(c) for c in Class if c.name in classes)]
 
 
-def _is_class(node: ast.Compare) -> bool:
-    """Say whether classes are only compared there."""
-    return any(isinstance(op, ast.Is | ast.IsNot) for op in node.ops)
+def _asking(node: ast.AST) -> Iterator[ast.AST]:
+    """Give a node and those below it, without those that only compare what is asked for."""
+    if isinstance(node, ast.Compare) and any(isinstance(op, ast.Is | ast.IsNot) for op in node.ops):
+        return
+    yield node
+    for child in ast.iter_child_nodes(node):
+        yield from _asking(child)
 
 
 def _words(text: str | None) -> str:
@@ -176,21 +187,17 @@ def _fields(module: ModuleType, kind: type) -> Iterator[tuple[str, object, str]]
     said = _docstrings(module, kind.__name__)
     for field in fields(kind):
         if field.default is not MISSING:
-            yield field.name.replace("_", " "), field.default, said.get(field.name, "")
+            yield field.name.replace("_", " "), field.default, said.get(field.name) or WORDS[field.name]
 
 
-def _constants() -> Iterator[tuple[str, object, str]]:
-    for module, names in (
-        (breaker, ("WINDOW", "SHARE")),
-        (retries, ("OF_TASK", "OF_LABEL")),
-        (attribution, ("ALLOCATIONS",)),
-    ):
+def _constants(of: Mapping[ModuleType, Sequence[str]]) -> Iterator[tuple[str, object, str]]:
+    for module, names in of.items():
         said = _docstrings(module, None)
         for name in names:
             what = {"OF_TASK": "free retries of a task", "OF_LABEL": "free retries of a prefix and code"}.get(
                 name, name
             )
-            yield what.lower(), getattr(module, name), said.get(name, "")
+            yield what.lower(), getattr(module, name), said.get(name) or WORDS[name]
 
 
 def _docstrings(module: ModuleType | None, name: str | None) -> Mapping[str, str]:

@@ -197,3 +197,19 @@ def test_the_page_for_operators_is_what_the_tables_say():
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     assert module.page() == (ROOT / "docs/operators.md").read_text()
+
+
+def test_no_cell_of_the_page_for_operators_is_empty():
+    """From a signal an operator sees what it means, and from a rule what it asks for, and from where on."""
+    text = (ROOT / "docs/operators.md").read_text()
+    assert not re.findall(r"^.*\|[ \t]*\|.*$", text, re.MULTILINE)
+    asked = {row.split("|")[1].strip(): row.split("|")[3:5] for row in text.splitlines() if row.count("|") == 6}
+    assert [cell.strip() for cell in asked["slow-down"]] == ["degrade, drain", "slow minutes 6"]
+    assert [cell.strip() for cell in asked["silence"]] == [
+        "doubt, evict",
+        "suspect silence 15.0; hung silence 45.0; timeouts 2",
+    ]
+    assert [cell.strip() for cell in asked["work"]] == ["doubt, observe, degrade", "slow down 2.0"]
+    heads = re.sub(r"[^\w\n -]", "", "\n".join(re.findall(r"^## (.+)$", text, re.MULTILINE))).lower().replace(" ", "-")
+    for anchor in re.findall(r"\]\(#([\w-]+)\)", text):
+        assert anchor in heads.splitlines(), anchor

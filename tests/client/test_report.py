@@ -94,6 +94,49 @@ def test_the_report_answers_in_whole_sentences(rows: dict[str, Any], words: str)
     assert words in report(**rows)
 
 
+OUT = {
+    "device": "GPU-1",
+    "host": "h",
+    "phase": "quarantined",
+    "since": 1.7e9,
+    "rule": "xid.79",
+    "evidence": ["XID 79"],
+    "by": "dask-resilient",
+    "until_released": False,
+    "workers": [],
+}
+
+
+@pytest.mark.parametrize(
+    ("rows", "words"),
+    [
+        ({"devices": [OUT]}, "NO WORKER IS IN SERVICE: the run waits for one."),
+        ({"devices": [OUT], "workers": [{**WORKER, "phase": "quarantined"}]}, "NO WORKER IS IN SERVICE"),
+        ({"devices": [OUT]}, "GPU-1 of h: quarantined since 2023-11-1"),
+        ({"devices": [OUT]}, "rule xid.79 (XID 79). A new process that finds nothing wrong and a canary bring it back"),
+        ({"devices": [{**OUT, "until_released": True}]}, "Only an operator brings it back: res.release('GPU-1')."),
+        ({"devices": [{**OUT, "rule": "operator", "by": "me@h"}]}, ", by me@h (XID 79)."),
+        ({"devices": [{**OUT, "phase": "suspect"}]}, "It gets tasks again once it is known to be well."),
+        ({"devices": [{**OUT, "phase": "draining"}]}, "What it holds is being saved or moved; then it is left."),
+        ({"devices": [{**OUT, "phase": "probation"}]}, "It gets tasks again after a canary."),
+        ({"status": {"quarantine": "off"}}, "Quarantine is switched off"),
+        ({"status": {"quarantine": "observe"}}, "Quarantine only observes"),
+        ({"status": {"forgets": "nothing is known"}}, "Nothing is known."),
+    ],
+)
+def test_what_is_out_of_service_is_told_with_its_way_back(rows: dict[str, Any], words: str) -> None:
+    """Each device, also where no worker of it is left."""
+    assert words in " ".join(report(**{"workers": [], **rows}).split())
+
+
+def test_a_worker_in_service_is_what_the_run_has() -> None:
+    """No alarm then; and every device that is out is named, however many."""
+    many = [{**OUT, "device": f"GPU-{n}"} for n in range(50)]
+    text = report(workers=[{**WORKER, "phase": "active"}], devices=[*many, {**OUT, "device": "G", "phase": "active"}])
+    assert "NO WORKER" not in text
+    assert text.count("quarantined since") == 50
+
+
 def test_reasons_for_what_is_not_saved_are_named_once_each() -> None:
     """However many partitions share one."""
     rows = [{"name": "clean", "state": "not saved", "reason": "column 'x' has dtype object"}] * 5

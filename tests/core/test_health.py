@@ -19,6 +19,18 @@ from dask_resilient.core.rules import RULES
 from dask_resilient.core.xid import TABLE, with_overrides
 from tests.support.readings import GPU, NOW, OTHER, TCP, UCX, WELL, check, reading, verdict
 
+# -- what is quoted ----------------------------------------------------------------------------------------------------
+
+
+def test_what_many_tasks_say_is_quoted_once() -> None:
+    """Each of them is a finding, and a reader needs the sentence once; other sentences stay."""
+    said = [*["cudaErrorIllegalAddress: an illegal access"] * 5, "cudaErrorLaunchFailure: unspecified"]
+    faults = [fault for fault in map(classify, said) if fault is not None]
+    assert len(faults) == len(said)
+    found = verdict(*(task_error(GPU, fault, NOW - n) for n, fault in enumerate(faults)))
+    assert len(found.evidence) == len(set(found.evidence)) == 2
+
+
 # -- nothing wrong, nothing known ------------------------------------------------------------------------------------
 
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
 from distributed import Future, Worker, get_worker, secede
 from distributed.worker_state_machine import ExecuteFailureEvent, UnpauseEvent
 
+from dask_resilient.internals.worker_gate import WorkerGate
 from dask_resilient.worker import duty, faults
 from tests.support.cluster import Cluster, cluster_test
 from tests.support.gates import ended
@@ -202,6 +204,23 @@ async def test_undone_below_somebody_else_s(x: Cluster) -> None:
     await x.done(*submit(x, *QUEUED[1:4]))
     assert len(x.world.runs) == 4
     assert sum(isinstance(event, ExecuteFailureEvent) for event in passed) == 4
+    await ended(x)
+
+
+@cluster_test(workers=1, install=False, check=False)
+async def test_who_listens_hears_of_failures_only_until_the_gate_is_undone(x: Cluster) -> None:
+    """Of what is about to be handled, then, once it is, of nothing; also below a wrapper that stays."""
+    (a,) = x.workers
+    heard: list[tuple[list[Any], str]] = []
+    gate = WorkerGate(a)
+    gate.listen(lambda failures: heard.append(([event.key for event in failures], states(a)["K0"])))
+    a.handle_stimulus = partial(a.handle_stimulus)  # type: ignore[method-assign]
+    futures = submit(x, "K0")
+    await x.done(*futures, *x.persist({"L": []}, "L"))
+    assert heard == [(["K0"], "executing"), ([], "error")]
+    gate.undo()
+    await x.done(*submit(x, "K1"))
+    assert len(heard) == 2
     await ended(x)
 
 
