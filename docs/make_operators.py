@@ -48,13 +48,6 @@ ACTIONS = {breaker: ("WINDOW", "SHARE")}
 BLAME = {retries: ("OF_TASK", "OF_LABEL"), attribution: ("ALLOCATIONS",)}
 """Thresholds that are constants, by module."""
 
-WORDS = {
-    "most_delay": "The longest of those waits.",
-    "try_delay": "Until a canary that could not run is tried again; each later one waits four times as long.",
-    "SHARE": "Of the devices, which judgements take at most within the window; one at least.",
-}
-"""What thresholds are that say nothing themselves, as those above them do."""
-
 
 def main() -> None:
     """Write the page."""
@@ -187,7 +180,7 @@ def _fields(module: ModuleType, kind: type) -> Iterator[tuple[str, object, str]]
     said = _docstrings(module, kind.__name__)
     for field in fields(kind):
         if field.default is not MISSING:
-            yield field.name.replace("_", " "), field.default, said.get(field.name) or WORDS[field.name]
+            yield field.name.replace("_", " "), field.default, said[field.name]
 
 
 def _constants(of: Mapping[ModuleType, Sequence[str]]) -> Iterator[tuple[str, object, str]]:
@@ -197,7 +190,7 @@ def _constants(of: Mapping[ModuleType, Sequence[str]]) -> Iterator[tuple[str, ob
             what = {"OF_TASK": "free retries of a task", "OF_LABEL": "free retries of a prefix and code"}.get(
                 name, name
             )
-            yield what.lower(), getattr(module, name), said.get(name) or WORDS[name]
+            yield what.lower(), getattr(module, name), said[name]
 
 
 def _docstrings(module: ModuleType | None, name: str | None) -> Mapping[str, str]:

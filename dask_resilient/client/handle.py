@@ -14,7 +14,7 @@ from dask_resilient.client.report import Report
 from dask_resilient.core.messages import one_line
 from dask_resilient.errors import NotInstalledError, ResilienceWarning, SettingError
 from dask_resilient.plugin import NAME
-from dask_resilient.scheduler.answers import LENGTH, REFUSED
+from dask_resilient.scheduler.answers import REFUSED
 
 logger = logging.getLogger("dask_resilient")
 
@@ -134,8 +134,6 @@ class Handle:
     def _operate(self, what: str, x: str | int, reason: str) -> Any:
         name = _checked("x", str(x) if type(x) is int else x)  # names of workers may be numbers
         words = _checked("reason", reason)
-        if not words and what == "quarantine":
-            raise SettingError(f"cannot quarantine {name!r} without a reason: say in words why, for others to read")
         if not self._enabled:
             raise SettingError(f"cannot {what} {name!r}: resilience.enabled is false, so nothing is installed")
         return self._call(what, x=name, reason=words, by=_who())
@@ -231,7 +229,7 @@ def _checked(name: str, value: object) -> str:
     """Give a text as it is sent: an operator may have put anything there, of any size."""
     if not isinstance(value, str):
         raise SettingError(f"{name} = {one_line(repr(value), 100)} must be a text, not {type(value).__name__}")
-    return one_line(value, LENGTH)
+    return one_line(value)
 
 
 async def ask(client: Any, method: str, **kwargs: Any) -> Any:

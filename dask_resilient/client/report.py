@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
+from dask_resilient.core.actions import Phase
+
 if TYPE_CHECKING:
     from rich.console import Console, ConsoleOptions, RenderableType
 
@@ -192,14 +194,12 @@ def _out_of_service(status: Row, workers: Sequence[Row], devices: Sequence[Row])
         )
     if status.get("forgets"):
         yield f"{status['forgets'][:1].upper()}{status['forgets'][1:]}."
-    out = sorted((row for row in devices if row["phase"] != ACTIVE), key=lambda row: (row["since"] or 0, row["device"]))
-    if out and not any(row["phase"] == ACTIVE for row in workers):
+    out = sorted(
+        (row for row in devices if row["phase"] != Phase.ACTIVE), key=lambda row: (row["since"] or 0, row["device"])
+    )
+    if out and not any(row["phase"] == Phase.ACTIVE for row in workers):
         yield "NO WORKER IS IN SERVICE: the run waits for one."
     yield from map(_out, out)
-
-
-ACTIVE = "active"
-"""The phase of a device that is in service."""
 
 
 def _out(row: Row) -> str:
@@ -213,12 +213,12 @@ def _out(row: Row) -> str:
 
 
 def _return(row: Row) -> str:
-    if row["phase"] == "quarantined" and row["until_released"]:
+    if row["phase"] == Phase.QUARANTINED and row["until_released"]:
         return f"Only an operator brings it back: res.release({row['device']!r})."
     return {
-        "suspect": "It gets tasks again once it is known to be well.",
-        "draining": "What it holds is being saved or moved; then it is left.",
-        "probation": "It gets tasks again after a canary.",
+        Phase.SUSPECT: "It gets tasks again once it is known to be well.",
+        Phase.DRAINING: "What it holds is being saved or moved; then it is left.",
+        Phase.PROBATION: "It gets tasks again after a canary.",
     }.get(row["phase"], "A new process that finds nothing wrong and a canary bring it back, or an operator.")
 
 

@@ -12,6 +12,7 @@ WINDOW = 300.0
 """Seconds in which judgements take at most half of the devices; NVSentinel's breaker has the same two numbers."""
 
 SHARE = 0.5
+"""Of the devices, which judgements take at most within the window; one at least."""
 
 FACTS: Mapping[str, str] = {
     "nvml.15": "the GPU is lost",

@@ -50,7 +50,11 @@ def sendable(text: str, length: int) -> str:
     return text[:length].encode(errors="backslashreplace").decode()
 
 
-def one_line(text: str, length: int) -> str:
+LINE = 500
+"""Characters of a line in logs, rows and reports: words of operators, of probes and of errors."""
+
+
+def one_line(text: str, length: int = LINE) -> str:
     """Give the beginning of a text as one line that can be printed and sent, for logs and rows.
 
     What moves a terminal's cursor or ends a text (escapes, NUL, marks of direction) becomes a space.

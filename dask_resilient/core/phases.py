@@ -128,6 +128,7 @@ class Times:
     delay: float = 5.0
     """Until a second new process of a device gets tasks; each later one waits four times as long as the one before."""
     most_delay: float = 60.0
+    """The longest of those waits."""
     calm: float = 600.0
     """After which a replaced process delays the next one no more."""
     return_delay: float = 60.0
@@ -139,5 +140,6 @@ class Times:
     tries: int = 3
     """Canaries that could not run, after which a new process is taken as it is: only a wrong product fails it."""
     try_delay: float = 2.0
+    """Until a canary that could not run is tried again; each later one waits four times as long."""
     answer: float = 60.0
     """For a canary to end."""

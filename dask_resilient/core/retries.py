@@ -7,7 +7,7 @@ from collections.abc import Hashable
 
 OF_TASK = 2
 """Devices whose faults a task is retried for: by the second, `core.attribution` knows whether it is to blame itself. On
-one device it may fail more often, until the device has cost too many processes."""
+one device it may fail more often, until the device has cost too many processes, or one less where no other serves."""
 
 OF_LABEL = 8
 """Free retries of all tasks of one prefix that met one code. Judgement."""

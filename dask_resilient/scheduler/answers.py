@@ -15,9 +15,6 @@ from dask_resilient.scheduler.watch import Watch
 REFUSED = "refused"
 """The key of an answer that says why nothing was done. An error that is raised here would go to Dask's log."""
 
-LENGTH = 500
-"""Characters of an operator's words that are kept."""
-
 SHOWN = 2_000
 """Characters of a refusal."""
 
@@ -40,16 +37,16 @@ async def answer(
         return await status(run, settings, watch, queue)
     if method == "complete":
         return await queue.journal(run, "complete", {"completed": time()})
-    return {REFUSED: f"dask-resilient on the scheduler has no method {one_line(str(method), LENGTH)!r}"}
+    return {REFUSED: f"dask-resilient on the scheduler has no method {one_line(str(method))!r}"}
 
 
 def _operator(watch: Watch, method: str, x: object, reason: object = "", by: object = "somebody") -> Any:
     """Do what an operator says, whose words go to logs, events and rows."""
-    said = one_line(str(reason), LENGTH)
+    said = one_line(str(reason))
     if method == "quarantine" and not said:
-        return {REFUSED: f"cannot quarantine {one_line(str(x), LENGTH)!r} without a reason: say in words why"}
+        return {REFUSED: f"cannot quarantine {one_line(str(x))!r} without a reason: say in words why"}
     try:
-        return watch.keeper.operator(method, x=str(x), reason=said, by=one_line(str(by), LENGTH))
+        return watch.keeper.operator(method, x=str(x), reason=said, by=one_line(str(by)))
     except ValueError as e:
         return {REFUSED: one_line(str(e), SHOWN)}
 

@@ -24,9 +24,6 @@ JOURNALLED = 10_000
 """Decisions of one run that go to its journal at most."""
 
 
-LENGTH = 500
-"""Characters of a line of evidence."""
-
 LINES = 20
 """Lines of evidence of one decision."""
 
@@ -100,7 +97,7 @@ def _in_short(decision: Decision) -> Decision:
 
 def lines(evidence: Iterable[str]) -> list[str]:
     """Give evidence as lines that can be printed, each once."""
-    said = dict.fromkeys(one_line(line, LENGTH) for line in evidence)
+    said = dict.fromkeys(one_line(line) for line in evidence)
     return [line for line in said if line][:LINES]
 
 

@@ -59,7 +59,7 @@ class Blame:
         fault = TaskFault.from_dict(msg["fault"])
         again = worker in self._dead and fault.sticky
         if again and record.member.gpu:
-            # Dask has the next task begun before it tells of an error, so a dead process meets two at least.
+            # What runs in its other threads fails too.
             blame = attribution.Blame(Suspect.UNKNOWN, f"{fault.name}: it follows from an earlier one of its process")
         else:
             blame = self._attribution.failed(key, msg["prefix"], device, fault, again=again)

@@ -16,9 +16,6 @@ from dask_resilient.scheduler.queue import StoreQueue
 
 logger = logging.getLogger("dask_resilient")
 
-SHOWN = 500
-"""Characters of evidence that a line of the log quotes."""
-
 
 class Memory:
     """Remembers devices in the store, or under the setting ``resilience.quarantine.path``.
@@ -51,7 +48,7 @@ class Memory:
                 since = min(state.since, time())  # it may come from a clock that is ahead of ours
                 logger.warning(
                     "dask-resilient: device %s of %s is out of service since an earlier run: %s (%s)",
-                    *(device, state.host, state.rule, one_line("; ".join(state.evidence[:3]), SHOWN)),
+                    *(device, state.host, state.rule, one_line("; ".join(state.evidence[:3]))),
                 )
                 decided += book.remember(device, state.host, cause, since, state.failed, state.until_released)
         return decided
