@@ -142,7 +142,7 @@ def sticky(i: int, directory: str) -> int:
 
 
 def times(args: Any) -> list[dict[str, Any]]:
-    """Have a worker with results meet such an error, again and again."""
+    """Have a worker with results meet such an error that costs it its process, again and again."""
     found: dict[str, list[float]] = {}
     for _ in range(4 * args.repeats):
         for name, seconds in once().items():
@@ -158,19 +158,25 @@ def once() -> dict[str, float]:
         held = client.map(value, range(40), pure=False)
         wait(held)
         address = next(row["worker"] for row in res.workers() if row["name"] == "0")
-        bad = client.submit(raises, workers=[address], allow_other_workers=True, pure=False)
-        fault = bad.result(SECONDS)  # elsewhere it gives when it was raised
-        wait(held, SECONDS)
-        until(lambda: {row["phase"] for row in res.workers()} == {"active"} and len(res.workers()) == 4)
-        events = [event for _, event in client.get_events("resilience")]
-        decided = next(event for event in events if event["action"] == "device" and event["after"] == "probation")
-        back = [event for event in events if event["action"] == "whole-again"]
-        admitted = next(e for e in events if e["action"] == "device" and e["after"] == "active")
+        for _ in range(2):  # without a GPU the first error costs no more than a canary
+            bad = client.submit(raises, workers=[address], allow_other_workers=True, pure=False)
+            fault = bad.result(SECONDS)  # elsewhere it gives when it was raised
+            wait(held, SECONDS)
+            until(lambda: any(event["after"] == "active" for event in decisions(client, fault)))  # noqa: B023
+        assert address not in {row["worker"] for row in res.workers()}
+        decided = next(event for event in decisions(client, fault) if event["after"] == "probation")
+        back = [event for _, event in client.get_events("resilience") if event["action"] == "whole-again"]
+        admitted = next(event for event in decisions(client, fault) if event["after"] == "active")
         return {
             "error to no more tasks": decided["time"] - fault,
             "error to all lost results back": max((e["time"] + e["seconds"] for e in back), default=fault) - fault,
             "error to the next process serving": admitted["time"] - fault,
         }
+
+
+def decisions(client: Any, since: float) -> list[Any]:
+    events = (event for _, event in client.get_events("resilience"))
+    return [event for event in events if event["action"] == "device" and event["time"] >= since]
 
 
 def value(i: int) -> bytes:

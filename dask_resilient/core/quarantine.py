@@ -146,6 +146,8 @@ class Book:
             self._alarms.pop(device.name, None)
             if device.phase is Phase.QUARANTINED:
                 return self._try(device, now)
+        if event.check and event.worker in device.checking:
+            return self._try(device, now)  # it is about to be tried, or is just now
         if ask is Ask.KILL and event.check and (event.cause.culprit or not device.strikes):
             ask = Ask.CHECK
         decided = self._ask(device, ask, event.cause, event.worker, now)

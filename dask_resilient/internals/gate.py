@@ -1,8 +1,8 @@
 """The scheduler's side of the gate: a worker that is to get no more tasks gets none.
 
 Dask gives tasks only to workers whose status is "running" on the scheduler, so a shut worker is "paused" there. That
-leaves what it was sent before, and what is about to be stolen for it: in the same step these are taken back, except
-what it executes. And a status that the worker reports would count, as after a pause for memory: it is remembered, and
+leaves what it was sent before, and what is about to be stolen for it: these are taken back, except what it executes.
+Which that is only the worker knows for sure, so one that goes on is asked first. And a status that the worker reports would count, as after a pause for memory: it is remembered, and
 counts when the gate is opened. The worker's side is in :mod:`dask_resilient.internals.worker_gate`.
 
 A shut worker serves its data and ends what it executes. What is bound to it (by address, or as an output of a P2P
@@ -37,6 +37,10 @@ class _Shut:
     ws: Any
     said: str
     """The status that the worker itself reported last; counts when it is opened."""
+    asked: bool = False
+    """Whether it is awaited what the worker says that it executes."""
+    busy: frozenset[Key] = frozenset()
+    """What it executes by its own word: as it starts nothing more, that stays true until each of them ends."""
 
 
 class Gate:
@@ -62,12 +66,14 @@ class Gate:
         """Give the addresses of the workers that are shut."""
         return {address for address in self._shut if self._find(address) is not None}
 
-    def shut(self, address: str, *, keep: Collection[Key] = ()) -> list[Key]:
+    def shut(self, address: str, *, keep: Collection[Key] = (), ask: bool = False) -> list[Key]:
         """Give a worker no more tasks, and take back what it was given and does not execute.
 
-        What it executes is known from its last heartbeat. A task that began since is taken back too: it runs elsewhere,
-        and Dask drops whatever the first run ends in, at no charge to the task. A task that ended since, and was sent
-        there again, is taken back a moment later; so is what comes to the worker in any other way.
+        What it executes is known from its last heartbeat. A task that began since is taken back too: it runs twice, and
+        Dask drops whatever the first run ends in, at no charge to the task. Where that matters, as the worker may well
+        go on, ask it: then its tasks are taken back as soon as it has answered (`told`), and where it does not answer
+        within a second, then. A task that ended since, and was sent there again, is taken back a moment later; so is
+        what comes to the worker in any other way.
 
         Parameters
         ----------
@@ -75,6 +81,8 @@ class Gate:
             Of the worker; nothing is done if it is unknown.
         keep
             Keys of tasks that are not taken back.
+        ask
+            Whether the caller asks the worker what it executes.
 
         Returns
         -------
@@ -88,10 +96,34 @@ class Gate:
         if shut is None:
             shut = self._shut[address] = _Shut(ws, ws.status.name if ws.status.name in _OURS else "running")
             self._scheduler.loop.call_later(AGAIN, self._again, shut)
+            shut.asked = ask
+        elif not ask:
+            shut.asked = False
         stimulus_id = f"resilience-gate-{time()}"
         if ws.status.name in _OURS:
             self._scheduler.handle_worker_status_change("paused", ws, stimulus_id)
-        return self._take_back(ws, keep, stimulus_id)
+        return self._take_back(shut, keep, stimulus_id)
+
+    def told(self, address: str, busy: Collection[Key]) -> list[Key]:
+        """Take back what a shut worker does not execute by its own word, now that it starts nothing any more.
+
+        Parameters
+        ----------
+        address
+            Of the worker; nothing is done unless it is shut.
+        busy
+            Keys of what it executes.
+
+        Returns
+        -------
+        list of Key
+            What was taken back.
+        """
+        shut = self._find(address)
+        if shut is None:
+            return []
+        shut.asked, shut.busy = False, frozenset(busy)
+        return self._take_back(shut, (), f"resilience-gate-{time()}")
 
     def open(self, address: str) -> None:
         """Give a worker tasks again, if by its own word it takes any."""
@@ -117,8 +149,10 @@ class Gate:
         # Another worker may have come to the same address.
         return shut if shut is not None and self._scheduler.workers.get(address) is shut.ws else None
 
-    def _take_back(self, ws: Any, keep: Collection[Key], stimulus_id: str) -> list[Key]:
-        keys = [ts.key for ts in (*ws.processing, *self._coming(ws)) if not _stays(ts) and ts.key not in keep]
+    def _take_back(self, shut: _Shut, keep: Collection[Key], stimulus_id: str) -> list[Key]:
+        held = () if shut.asked else shut.ws.processing
+        stays = {*keep, *shut.busy}
+        keys = [ts.key for ts in (*held, *self._coming(shut.ws)) if not _stays(ts) and ts.key not in stays]
         if keys:
             self._scheduler.transitions(dict.fromkeys(keys, "released"), stimulus_id)
         return keys
@@ -126,7 +160,8 @@ class Gate:
     def _again(self, shut: _Shut) -> None:
         if self._find(shut.ws.address) is not shut:
             return
-        if self._take_back(shut.ws, (), f"resilience-gate-{time()}"):
+        shut.asked = False
+        if self._take_back(shut, (), f"resilience-gate-{time()}"):
             logger.debug("dask-resilient: took back what worker %s had although it is shut", shut.ws.address)
         self._scheduler.loop.call_later(AGAIN, self._again, shut)
 

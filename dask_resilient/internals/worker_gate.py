@@ -14,6 +14,7 @@ from collections.abc import Callable, Sequence
 from time import time
 from typing import Any
 
+from dask.typing import Key
 from distributed.core import Status
 from distributed.worker_state_machine import ExecuteFailureEvent, PauseEvent, StateMachineEvent, UnpauseEvent
 
@@ -69,6 +70,10 @@ class WorkerGate:
             self._take_away()
         if self._worker.status == Status.running:
             self._worker.handle_stimulus(UnpauseEvent(stimulus_id=f"resilience-gate-{time()}"))
+
+    def busy(self) -> list[Key]:
+        """Give what is executed: while it is shut nothing is added to that."""
+        return [ts.key for ts in (*self._worker.state.executing, *self._worker.state.long_running)]
 
     def undo(self) -> None:
         """Open, listen no more, and give the worker its own method back."""

@@ -115,8 +115,9 @@ class Enact:
         """
         match action:
             case Avoid(worker):
-                self.gate.shut(worker, keep=keep)
-                self._send(worker, "gate", shut=True)
+                # One that computes on, or may come back, is asked what it executes: nothing of that is to run twice.
+                asked = self._send(worker, "gate", shut=True)
+                self.gate.shut(worker, keep=keep, ask=asked)
                 self._ended(worker, "")
             case Admit(worker):
                 self._send(worker, "gate", shut=False)
@@ -127,8 +128,10 @@ class Enact:
             case Drain(worker, deadline):
                 self._begin(worker, "drain", self._drain(worker, deadline))
             case Evict(worker):
+                self.gate.shut(worker, keep=keep)
                 self._begin(worker, "evict", self._evict(worker))
             case Restart(worker):
+                self.gate.shut(worker, keep=keep)
                 self._begin(worker, "restart", self._restart(worker))
 
     def _begin(self, worker: str, what: str, doing: Coroutine[Any, Any, str]) -> None:
@@ -193,6 +196,10 @@ class Enact:
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(ready.wait(), READY)
         del self._leaving[worker]
+
+    def busy(self, worker: str, msg: Mapping[str, Any]) -> None:
+        """Hear what a worker that was shut executes."""
+        self.gate.told(worker, msg["keys"])
 
     def leaving(self, worker: str, msg: Mapping[str, Any]) -> None:  # noqa: ARG002
         """Hear that a worker is ready to leave."""

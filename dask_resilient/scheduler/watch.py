@@ -283,6 +283,7 @@ class Watch:
             "readings": self.care.verdicts.readings,
             "fault": self.reports.fault,
             "tried": self.keeper.tried,
+            "busy": self.keeper.enact.busy,
             "leaving": self.keeper.enact.leaving,
             "late": self.keeper.enact.drains.answered,
             "staged": self.copies.staged,

@@ -66,6 +66,7 @@ class Duty:
                 self._answered()
                 if msg["shut"]:
                     self._gate.shut()
+                    self._send({"kind": "busy", "keys": self._gate.busy()})
                 else:
                     self._late.stop()
                     self._gate.open()

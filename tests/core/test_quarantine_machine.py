@@ -104,6 +104,13 @@ class Machine(Model, RuleBasedStateMachine):
             dt = 0.0
         self.tick(0.0)
 
+    @rule(i=some, culprit=st.booleans(), label=st.sampled_from(LABELS), dt=steps, then=steps)
+    def text(self, i: int, culprit: bool, label: str, dt: float, then: float) -> None:
+        """Only a text says that a process is broken; somebody looks before it has been tried, or after."""
+        cause = Cause("cuda.700", ("seen",), fact=culprit, label=label, culprit=culprit)
+        self.send(Judged(self.one(i, self.where or ADDRESSES), Class.KILL, cause, True), dt)
+        self.send(Tick(), then)
+
     @rule(i=some, cls=st.sampled_from([Class.OBSERVE, Class.DEGRADE]), sign=st.booleans(), dt=steps)
     def clear(self, i: int, cls: Class, sign: bool, dt: float) -> None:
         """A verdict asks for nothing."""

@@ -62,8 +62,12 @@ def cut(image, copied):
     pytest.fail("the disk never comes to rest")
 
 
-def survivors(image, point, promised):
-    """Mount what a power cut left, and give how many of the promised partitions are there; none may be wrong."""
+def survivors(image, point, promised, waited=True):
+    """Mount what a power cut left, and give how many of the promised partitions are there; none may be wrong.
+
+    Where the writer waited for the disk, every receipt that is there must be sound. Where it did not, the journal may
+    hold the name of a receipt whose bytes never came.
+    """
     with mounted(image, point):
         try:
             store = open_store(point / "store", create=False)
@@ -77,7 +81,7 @@ def survivors(image, point, promised):
             except ResilienceError:
                 continue
         for receipt in Path(store.url).glob("commit/m/*.json"):
-            if not receipt.name.startswith("."):
+            if waited and not receipt.name.startswith("."):
                 store.read(Place("m", receipt.name.split(".")[0], 0, "a"), "k")
         again = Place("m", "again", 0, "a")
         store.write(again, stage(5), FACTS)
@@ -145,6 +149,6 @@ def test_partitions_that_nobody_waited_for_are_lost(disk, room):
             store.write(place, stage(n), FACTS)
             promised[place] = content(stage(n))
         cut(disk, room / "copied")
-    left = survivors(room / "copied", room / "after", promised)
+    left = survivors(room / "copied", room / "after", promised, waited=False)
     logger.info("%d of 69 are left", left)
     assert left < 69

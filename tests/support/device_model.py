@@ -60,7 +60,8 @@ class Model:
         self.failed: dict[str, int] = {}
         self.strikes: dict[str, list[tuple[float, str]]] = {}
         self.replaced: dict[str, list[float]] = {}
-        self.due: dict[str, float] = {}  # when a new process may be tried
+        self.due: dict[str, float] = {}  # when a process may be tried
+        self.untried: dict[str, int] = {}  # canaries that could not run, since it changed its phase or its process
         self.checked: set[str] = set()  # workers that are tried before they have to go
         self.label: dict[str, str] = {}  # what took a device out of service, empty if an operator or an earlier run did
         self.ordered: set[str] = set()  # devices that an operator wants out
@@ -117,17 +118,17 @@ class Model:
             case Joined(worker, device):
                 if worker not in self.where:
                     self.came[worker] = self.clock
+                if self.where.get(worker) not in {None, device}:
+                    self.forget_alarms(worker)
                 if self.where.get(worker) != device:
                     for known in (self.said, self.overruled, self.canaries):
                         known.pop(worker, None)
                 self.where[worker] = device
             case Left(worker):
-                device = self.where.get(worker)
-                if list(self.where.values()).count(device) == 1:
-                    # A device without workers may be forgotten; of the next ones alarms are news again.
-                    self.alarms = {alarm for alarm in self.alarms if alarm[0] != device}
+                self.forget_alarms(worker)
                 for known in (self.where, self.came, self.said, self.overruled, self.canaries):
                     known.pop(worker, None)
+                self.checked.discard(worker)
                 self.going.discard(worker)
                 self.avoided.discard(worker)
             case Judged(worker):
@@ -141,18 +142,34 @@ class Model:
                     self.alarms = {alarm for alarm in self.alarms if alarm[0] != self.where[worker]}
             case Quarantine(device):
                 self.ordered.add(device)
+            case Tried(worker, "unknown") if worker in self.canaries:
+                self.inconclusive(worker)
             case Tried(worker):
                 return worker in self.canaries
             case Tick():
                 # One of each device is given up at a look.
                 late = {d: w for w, d in sorted(self.canaries.items(), reverse=True) if self.now - self.asked[w] > 60}
                 for worker in late.values():
+                    self.inconclusive(worker)
                     del self.canaries[worker]
             case Culprit(label):
                 for device, strikes in self.strikes.items():
                     self.strikes[device] = [strike for strike in strikes if strike[1] != label]
                 return any(self.acquitted(device, label) for device in self.phases)
         return True
+
+    def forget_alarms(self, worker: str) -> None:
+        """Take in that a worker leaves its device: one without workers may be forgotten, then alarms are news again."""
+        device = self.where.get(worker)
+        if len(self.workers(device)) == 1:
+            self.alarms = {alarm for alarm in self.alarms if alarm[0] != device}
+
+    def inconclusive(self, worker: str) -> None:
+        """Take in that a canary could not run: the next one comes later, unless the process has to go for it."""
+        device = self.canaries[worker]
+        if worker not in self.checked:
+            n = self.untried[device] = self.untried.get(device, 0) + 1
+            self.due[device] = max(self.due.get(device, 0), self.now + TIMES.try_delay * 4.0 ** min(n - 1, 6))
 
     def replay(self, decision, event) -> None:  # noqa: C901, PLR0912 - one check a rule
         """Take in a decision, and check it alone."""
@@ -169,16 +186,17 @@ class Model:
         assert (before, after) in EDGES or event is None or isinstance(event, Joined)
         for action in decision.actions:
             if isinstance(action, Restart):
+                being_tried = action.worker in self.checked and action.worker in self.canaries
+                assert not being_tried or not self.said[action.worker].check or isinstance(event, Tried)
                 self.replace(device, cause)
         if before is Phase.ACTIVE and after.held and cause.by == OURS and event is not None:
             assert not self.observe
-            check = after is Phase.PROBATION and not any(isinstance(action, Restart) for action in decision.actions)
+            check = after is Phase.PROBATION and not self.restarts(decision)
             if check:
-                self.check(event, device, cause)
-            if not cause.fact:
-                assert not self.refused(device)
-                if not check:
-                    self.taken[device] = self.now
+                self.check(decision.worker, device, cause)
+            assert cause.fact or not self.refused(device)
+        if self.takes(decision, event):
+            self.taken[device] = self.now
         if before is Phase.QUARANTINED and after is Phase.ACTIVE and isinstance(event, Culprit):
             assert self.acquitted(device, event.label)
             self.taken.pop(device, None)
@@ -189,22 +207,35 @@ class Model:
             assert not self.live(device)
         if after is not before:
             self.move(device, before, after, cause, event)
+        if after is Phase.PROBATION and before is not after and not self.restarts(decision):
+            self.checked.add(decision.worker)
+            self.due[device] = self.now
         for action in decision.actions:
             self.act(action, device, after)
         if isinstance(event, Tried):
             self.canaries.pop(event.worker, None)
+
+    def takes(self, decision, event) -> bool:
+        """Say whether a judgement takes a device, or yet another process of it."""
+        restarts = self.restarts(decision)
+        check = decision.after is Phase.PROBATION and not restarts
+        by_verdict = isinstance(event, Judged | Tick | Tried) and decision.worker and decision.cause.by == OURS
+        changes = restarts or (decision.after is not decision.before and decision.after.held)
+        return by_verdict and changes and not check and not decision.cause.fact
+
+    def restarts(self, decision) -> bool:
+        return any(isinstance(action, Restart) for action in decision.actions)
 
     def acquitted(self, device: str, label: str) -> bool:
         """Say whether only what tasks of a label are to blame for keeps a device out of service."""
         out = self.phase(device) is Phase.QUARANTINED and self.label.get(device) == label
         return out and not self.locked(device) and not self.live(device)
 
-    def check(self, event, device: str, cause: Cause) -> None:
+    def check(self, worker: str, device: str, cause: Cause) -> None:
         """Check that a process may be tried instead of being replaced."""
         strikes = [at for at, _ in self.strikes.get(device, ()) if self.now - at < DAY]
-        asked = isinstance(event, Judged) and event.check and (cause.culprit or not strikes)
+        asked = self.said[worker].check and (cause.culprit or not strikes)
         assert asked or (len(strikes) > 1 and self.refused(device))
-        self.checked.add(event.worker if isinstance(event, Judged) else "")
         if not cause.fact:
             self.strikes.setdefault(device, []).append((self.now, cause.label))
 
@@ -215,6 +246,7 @@ class Model:
         if not cause.culprit:
             strikes.append((self.now, cause.label))
         replaced = self.replaced.setdefault(device, [])
+        self.untried.pop(device, None)
         self.due[device] = self.now + [0, 5, 20, 60][min(3, sum(self.now - at < 600 for at in replaced))]
         replaced.append(self.now)
 
@@ -223,6 +255,8 @@ class Model:
         self.entered[device] = (self.clock, self.now)
         self.alarms = {alarm for alarm in self.alarms if alarm[0] != device}
         self.canaries = {w: d for w, d in self.canaries.items() if d != device}
+        self.checked -= self.workers(device)
+        self.untried.pop(device, None)
         self.label[device] = cause.label if cause.by == OURS else ""
         if after is Phase.QUARANTINED:
             wrong = before is Phase.PROBATION and isinstance(event, Tried)
