@@ -99,6 +99,8 @@ class Blame:
     reason: str
     culprit: bool = False
     """Whether it is known that tasks are to blame: devices that have nothing else in common met it."""
+    passes: bool = False
+    """Whether it tells nothing of its process, where the error's text alone would (`core.passing`)."""
 
 
 def make_label(prefix: str, fault: TaskFault) -> str:

@@ -202,8 +202,7 @@ class Book:
         device = self._get(event.device)
         cause = Cause("operator", (event.reason,) if event.reason else (), by=event.by)
         wants_out = isinstance(event, Quarantine)
-        if wants_out:
-            device.locked = True
+        device.locked |= wants_out
         decided = self._ask(device, Ask.DRAIN if wants_out else Ask.RELEASE, cause, "", now)
         decided += self._all_drained(device, now)  # where it has no worker
         why = f"it is {device.phase} already"
@@ -231,11 +230,10 @@ class Book:
             cause = device.cause or Cause("drain")
             cause = replace(cause, evidence=(*cause.evidence, "the time for draining it is up"))
             return self._ask(device, Ask.DRAINED, cause, "", now)
-        if device.phase is Phase.SUSPECT and not self.serving():
-            cause = Cause("suspect", ("no device is left in service, so it is used in spite of the doubt",))
+        if device.phase is Phase.SUSPECT and not (self.serving() and device.bad()):
+            none = "no device is left in service, so it is used in spite of the doubt"
+            cause = Cause("suspect", ("the worker in doubt is gone" if self.serving() else none,))
             return self._ask(device, Ask.CLEAR, cause, "", now)
-        if device.phase is Phase.SUSPECT and not device.bad():
-            return self._ask(device, Ask.CLEAR, Cause("suspect", ("the worker in doubt is gone",)), "", now)
         return []
 
     # -- deciding ------------------------------------------------------------------------------------------------------

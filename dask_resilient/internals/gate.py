@@ -2,8 +2,9 @@
 
 Dask gives tasks only to workers whose status is "running" on the scheduler, so a shut worker is "paused" there. That
 leaves what it was sent before, and what is about to be stolen for it: these are taken back, except what it executes.
-Which that is only the worker knows for sure, so one that goes on is asked first. And a status that the worker reports would count, as after a pause for memory: it is remembered, and
-counts when the gate is opened. The worker's side is in :mod:`dask_resilient.internals.worker_gate`.
+Which that is only the worker knows for sure, so one that goes on is asked first. And a status that the worker reports
+would count, as after a pause for memory: it is remembered, and counts when the gate is opened. The worker's side is in
+:mod:`dask_resilient.internals.worker_gate`.
 
 A shut worker serves its data and ends what it executes. What is bound to it (by address, or as an output of a P2P
 shuffle) waits, as for a worker that is paused for memory.

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping
+from dataclasses import replace
 from time import time
 from typing import Any
 
 from dask_resilient.core import attribution
 from dask_resilient.core.attribution import ALLOCATIONS, Allocations, Attribution
 from dask_resilient.core.cuda_errors import Kind, TaskFault
-from dask_resilient.core.faults import Suspect
+from dask_resilient.core.faults import Class, Suspect
+from dask_resilient.core.passing import Passing
 from dask_resilient.core.readings import Name, Reading, task_error
 from dask_resilient.scheduler.verdicts import Record, Verdicts
 
@@ -45,6 +47,7 @@ class Blame:
         self._event = event
         self._attribution = Attribution()
         self._allocations = Allocations()
+        self._passing = Passing()
         self._dead: set[str] = set()
         """Workers whose process can compute nothing on its device any more: whatever fails there tells nothing new."""
         self.listening = False
@@ -63,6 +66,9 @@ class Blame:
             blame = attribution.Blame(Suspect.UNKNOWN, f"{fault.name}: it follows from an earlier one of its process")
         else:
             blame = self._attribution.failed(key, msg["prefix"], device, fault, again=again)
+        if fault.cls.rank >= Class.KILL.rank and not record.member.gpu:
+            passes = self._passing.failed(worker, key, msg["prefix"]) or self._precious(worker)
+            blame = replace(blame, reason=f"{blame.reason}; {passes}", passes=True) if passes else blame
         if fault.sticky:
             self._dead.add(worker)
         if fault.kind is Kind.CUDA:
@@ -85,6 +91,11 @@ class Blame:
         )
         self._settle(now, record)
 
+    def _precious(self, worker: str) -> str:
+        """Say why a process must not be lost for a text, empty if it may."""
+        ws = self._scheduler.workers.get(worker)
+        return "its worker has actors, which nothing could bring back" if ws is not None and ws.actors else ""
+
     def transition(self, key: Hashable, finish: str) -> None:
         """Hear of a transition of the scheduler's."""
         if finish == "memory":
@@ -103,6 +114,7 @@ class Blame:
             if self._attribution.concerns(key, record.member.device):
                 concerned = True
                 self._attribution.succeeded(key, record.member.device)
+            self._passing.succeeded(ws.address, ts.prefix.name)
             if self._allocations.listening:
                 self._allocations.succeeded(ws.address, ts.prefix.name)
                 if Name.EXHAUSTED in record.seen:
@@ -117,11 +129,13 @@ class Blame:
     def forget(self, key: Hashable) -> None:
         """Take in that a task is gone for good."""
         self._attribution.forget(key)
+        self._passing.forget(key)
         self._listen()
 
     def removed(self, address: str) -> None:
         """Take in that a worker, and its process, is gone."""
         self._allocations.gone(address)
+        self._passing.gone(address)
         self._dead.discard(address)
         self._listen()
 
@@ -145,7 +159,7 @@ class Blame:
             self._settle(now)
 
     def _listen(self) -> None:
-        self.listening = self._attribution.listening or self._allocations.listening
+        self.listening = self._attribution.listening or self._allocations.listening or self._passing.listening
 
     def _settle(self, now: float, changed: Record | None = None) -> None:
         """Judge the devices that the evidence speaks against by now, or no more."""

@@ -134,7 +134,7 @@ class Drains:
             if self._drains.get(worker) is mine:
                 del self._drains[worker]
 
-    async def rescue(self, worker: str, seconds: float = 5.0) -> int:
+    async def rescue(self, worker: str, seconds: float) -> int:
         """Save what a process with a broken context has in host memory or on disk, and give how many that are.
 
         Only of a worker with a GPU of its own: others have nothing that outlives the context and not the process.

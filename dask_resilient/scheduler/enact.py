@@ -19,6 +19,7 @@ from distributed.comm.core import CommClosedError
 from dask_resilient.core.absence import Absences
 from dask_resilient.core.actions import Action, Admit, Avoid, Drain, Drained, Event, Evict, Restart, RunCanary, Tried
 from dask_resilient.internals.gate import Gate
+from dask_resilient.internals.rebind import rebind, stranded
 from dask_resilient.scheduler.drain import Drains
 from dask_resilient.scheduler.members import Member
 
@@ -30,11 +31,17 @@ logger = logging.getLogger("dask_resilient")
 STOP = 1.0
 """Seconds in which a process is to end by itself; then its nanny kills it. What it holds is lost already."""
 
+RESCUE = 5.0
+"""Seconds for what a process that is to be ended holds to be saved or moved, where it can be."""
+
 READY = 0.25
 """Seconds for a worker to get ready to leave."""
 
 NANNY = 10.0
 """Seconds for the answer of a nanny."""
+
+FORMER = 100
+"""Earlier processes of one worker that are remembered."""
 
 NO_SIDE = "this worker has no side of ours"
 
@@ -60,6 +67,10 @@ class Enact:
         self._tasks: set[asyncio.Task[None]] = set()
         self._leaving: dict[str, asyncio.Event] = {}
         """Workers that are getting ready to leave."""
+        self._former: dict[str, list[str]] = {}
+        """By the name of a worker, addresses of its earlier processes that were ended."""
+        self._stranded: set[str] = set()
+        """Of those, the ones that tasks were told to wait for in vain."""
         self._waiting: set[str] = set()
         """Workers that are to run the canary as soon as their side is up."""
         self._absences = Absences(parse_timedelta(dask.config.get("distributed.deploy.lost-worker-timeout", "15s")))
@@ -77,6 +88,7 @@ class Enact:
     def joined(self, member: Member) -> None:
         """Take in a worker, or that it is known by now which device it has."""
         self._absences.back(member.name, time())
+        self.rebind()
 
     def removed(self, address: str) -> None:
         """Take in that a worker is gone."""
@@ -98,6 +110,25 @@ class Enact:
         if address in self._waiting:
             self._waiting.discard(address)
             self._tell(Tried(address, "unknown", NO_SIDE))
+
+    def rebind(self) -> None:
+        """Bind tasks that wait for a process that was ended to the one in its place, and tell of those without one."""
+        if not self._former or not self._scheduler.unrunnable:
+            return
+        names = {member.name: member.worker for member in self._watch.members.all()}
+        rebind(
+            self._scheduler,
+            {former: names[name] for name, all_of_it in self._former.items() if name in names for former in all_of_it},
+        )
+        gone = {former: name for name, all_of_it in self._former.items() if name not in names for former in all_of_it}
+        for worker, count in stranded(self._scheduler, gone.keys() - self._stranded).items():
+            self._stranded.add(worker)
+            reason = (
+                f"{count} tasks may run only on worker {worker}, whose process was ended: they wait until a worker "
+                f"with the name {gone[worker]!r} joins"
+            )
+            logger.warning("dask-resilient: %s", reason)
+            self._watch.event("stranded", worker=worker, count=count, reason=reason)
 
     def reopen(self, worker: str) -> None:
         """Have a worker go on that stopped by itself, for an error of which nothing follows."""
@@ -173,11 +204,16 @@ class Enact:
         return f"{worker} was removed and its nanny closed"
 
     async def _restart(self, worker: str) -> str:
-        """Replace a process; what it holds is lost at once."""
-        if member := self._watch.members.get(worker):
+        """Replace a process; what it holds and can be neither saved nor moved at once is lost."""
+        member = self._watch.members.get(worker)
+        if member is not None:
             await asyncio.sleep(self._absences.wait(member.name, time()))
-        saved = await self.drains.rescue(worker)
-        self._ended(worker, "", saved=saved)
+        if member is not None and not member.gpu:
+            # What it holds is in host memory, which an error of CUDA leaves as it was.
+            done = await self.drains.drain(worker, time() + RESCUE)
+            self._ended(worker, "", moved=done.moved, saved=done.saved)
+        else:
+            self._ended(worker, "", saved=await self.drains.rescue(worker, RESCUE))
         await self._ready(worker)
         nanny = await self._remove(worker, "restart")
         if nanny is None:
@@ -212,6 +248,9 @@ class Enact:
         if ws is None:
             return None
         nanny: str | None = ws.nanny
+        former = self._former.setdefault(str(ws.name), [])
+        former.append(worker)
+        del former[:-FORMER]
         await self._scheduler.remove_worker(
             worker, expected=True, close=nanny is None, stimulus_id=f"resilience-{why}-{time()}"
         )

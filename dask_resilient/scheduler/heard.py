@@ -9,6 +9,7 @@ from dask_resilient.core.breaker import is_fact
 from dask_resilient.core.faults import Class
 from dask_resilient.core.health import Health, Verdict
 from dask_resilient.core.readings import Name
+from dask_resilient.scheduler.tries import Met
 from dask_resilient.scheduler.verdicts import Record
 
 MILD = frozenset({Health.HEALTHY, Health.DEGRADED})
@@ -21,7 +22,7 @@ UNHEARD = frozenset({"work.not-answering", "nothing-known"})
 """Rules by which nothing was heard: no reason to trust a suspect again."""
 
 
-def heard(record: Record, verdict: Verdict, label: str, *, culprit: bool, suspect: bool, nanny: bool) -> Judged:
+def heard(record: Record, verdict: Verdict, met: Met, *, suspect: bool, nanny: bool) -> Judged:
     """Give the event that a verdict comes to.
 
     Parameters
@@ -30,10 +31,8 @@ def heard(record: Record, verdict: Verdict, label: str, *, culprit: bool, suspec
         Of the worker.
     verdict
         About its device.
-    label
-        What a task met there, if the verdict is about that; else empty.
-    culprit
-        Whether tasks are known to be to blame for it.
+    met
+        What a task met there, if the verdict is about that; else nothing.
     suspect
         Whether the device is suspect already.
     nanny
@@ -46,25 +45,25 @@ def heard(record: Record, verdict: Verdict, label: str, *, culprit: bool, suspec
         cls = None if _in_doubt(record, verdict) else Class.OBSERVE
     if verdict.rule in UNHEARD and suspect:
         cls = None  # the worker itself may hang in a call into the device: what was read of it only grew old
-    cause, check = Cause(verdict.rule, verdict.evidence, label=label or verdict.rule, culprit=culprit), False
-    if label and cls in (Class.KILL, Class.EVICT):
-        cls, check = _said(cls, bool(member.gpu), culprit, nanny)
+    cause, check = Cause(verdict.rule, verdict.evidence, label=met.label or verdict.rule, culprit=met.culprit), False
+    if met.label and cls in (Class.KILL, Class.EVICT):
+        cls, check = _said(cls, bool(member.gpu), met, nanny)
     if cls is Class.KILL and not check and not nanny:
         # To end it would be to lose the worker for good, which is no smaller thing than to leave its device.
         cls, cause = Class.EVICT, replace(cause, evidence=(*cause.evidence, "no nanny could start another process"))
-    fact = is_fact(verdict.rule, cls) and (bool(member.gpu) or not label)
+    fact = is_fact(verdict.rule, cls) and (bool(member.gpu) or not met.label)
     return Judged(member.worker, cls, replace(cause, fact=fact), check, _sign(record, verdict))
 
 
-def _said(cls: Class, gpu: bool, culprit: bool, nanny: bool) -> tuple[Class, bool]:
+def _said(cls: Class, gpu: bool, met: Met, nanny: bool) -> tuple[Class, bool]:
     """Give what a task's error asks for, and whether the process may be sound all the same.
 
     The text is all there is: a program that reads logs may raise it. Where tasks are known to be to blame, or no GPU is
     known whose context could be broken, the process is tried before it is lost.
     """
-    if gpu and not culprit:
+    if gpu and not met.culprit:
         return cls, False
-    if culprit and not (gpu and nanny):
+    if met.passes or (met.culprit and not (gpu and nanny)):
         return Class.OBSERVE, False  # such errors pass; if the process is dead, other tasks will say so
     return Class.KILL, True
 

@@ -37,7 +37,7 @@ from dask_resilient.scheduler.enact import Enact
 from dask_resilient.scheduler.heard import MILD, heard
 from dask_resilient.scheduler.members import HOLD_SECONDS, Member
 from dask_resilient.scheduler.memory import Memory
-from dask_resilient.scheduler.tries import Tries
+from dask_resilient.scheduler.tries import Met, Tries
 from dask_resilient.scheduler.verdicts import Record
 
 if TYPE_CHECKING:
@@ -134,11 +134,11 @@ class Keeper:
         if mild and member.phase is Phase.ACTIVE and member.worker in self._mild:
             return  # most verdicts by far: nothing is asked for, as before
         (self._mild.add if mild else self._mild.discard)(member.worker)
-        label, culprit = self.tries.label(member.worker) if verdict.rule.startswith("cuda") else ("", False)
+        met = self.tries.met(member.worker) if verdict.rule.startswith("cuda") else Met()
         suspect = self.book.phase(member.device) is Phase.SUSPECT
         ws = self._watch.scheduler.workers.get(member.worker)
         nanny = ws is None or ws.nanny is not None
-        self.hear(heard(record, verdict, label, culprit=culprit, suspect=suspect, nanny=nanny))
+        self.hear(heard(record, verdict, met, suspect=suspect, nanny=nanny))
 
     def _silent(self, member: Member, now: float) -> None:
         """Have a suspect left whose worker is silent too: it may hang in a call into the device, and says no more.
@@ -161,6 +161,7 @@ class Keeper:
             if record.member.phase is Phase.SUSPECT and Name.NOT_ANSWERING in record.seen:
                 self._silent(record.member, now)
         self.hear(Tick())
+        self.enact.rebind()
 
     # -- operators ---------------------------------------------------------------------------------------------------
 

@@ -4,22 +4,37 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Hashable
+from dataclasses import dataclass
 from time import time
 from typing import TYPE_CHECKING, Any
 
-from dask_resilient.core.actions import Cause, Culprit, Event, Judged
+from dask_resilient.core.actions import Cause, Culprit, Event, Judged, Phase
 from dask_resilient.core.attribution import Blame, make_label
 from dask_resilient.core.cuda_errors import TaskFault
 from dask_resilient.core.faults import Class
 from dask_resilient.core.quarantine import Book
 from dask_resilient.core.readings import Reading
 from dask_resilient.core.retries import FreeRetries
+from dask_resilient.internals.rebind import is_bound
+from dask_resilient.scheduler.members import Member
 from dask_resilient.scheduler.verdicts import Record
 
 if TYPE_CHECKING:
     from dask_resilient.scheduler.watch import Watch
 
 logger = logging.getLogger("dask_resilient")
+
+
+@dataclass(frozen=True, slots=True)
+class Met:
+    """An error that a task met."""
+
+    label: str = ""
+    """Its prefix and the error."""
+    culprit: bool = False
+    """Whether tasks are known to be to blame for it."""
+    passes: bool = False
+    """Whether it tells nothing of the process, where its text alone would."""
 
 
 class Tries:
@@ -40,8 +55,8 @@ class Tries:
         self._book = book
         self._hear = hear
         self._retries = FreeRetries()
-        self._labels: dict[str, tuple[str, bool]] = {}
-        """What a task met last on each worker, and whether tasks are to blame for it."""
+        self._met: dict[str, Met] = {}
+        """By worker, the last."""
         self._rerun: set[Hashable] = set()
         """Tasks that were run elsewhere since they seemed to hang."""
         self._alarmed: set[tuple[str, Hashable]] = set()
@@ -51,13 +66,13 @@ class Tries:
         self.concerned = False
         """Whether `forget` changes anything."""
 
-    def label(self, worker: str) -> tuple[str, bool]:
-        """Give what a task met last on a worker, and whether tasks are to blame for it."""
-        return self._labels.get(worker, ("", False))
+    def met(self, worker: str) -> Met:
+        """Give what a task met last on a worker."""
+        return self._met.get(worker, Met())
 
     def removed(self, worker: str) -> None:
         """Take in that a worker is gone."""
-        self._labels.pop(worker, None)
+        self._met.pop(worker, None)
         self._alarmed = {one for one in self._alarmed if one[0] != worker}
 
     def forget(self, key: Hashable) -> None:
@@ -74,7 +89,7 @@ class Tries:
     def fault(self, worker: str, prefix: str, fault: TaskFault, blame: Blame) -> None:
         """Hear that a task met an error, before the device is judged for it."""
         label = make_label(prefix, fault)
-        self._labels[worker] = (label, blame.culprit)
+        self._met[worker] = Met(label, blame.culprit, blame.passes)
         if blame.culprit:
             self._hear(Culprit(label, blame.reason))
 
@@ -101,19 +116,23 @@ class Tries:
             return
         ts = self._watch.scheduler.tasks.get(key)
         on = getattr(ts, "processing_on", None)
-        label, culprit = self.label(worker)
-        # With nowhere else to go, one more try than the process that was replaced for it is all that it can get.
-        elsewhere = bool(self._book.serving()) or not self._worn(member.device)
-        entitled = sick and not culprit and elsewhere and on is not None and on.address == worker
-        if entitled and self._retries.give(key, member.device, label):
+        met = self.met(worker)
+        entitled = sick and not met.culprit and not met.passes and on is not None and on.address == worker
+        if entitled and self._hopeful(ts, member) and self._retries.give(key, member.device, met.label):
             ts.retries += 1
             self.concerned = True
-            self._watch.event("free-retry", worker=worker, key=str(key), error=label)
+            self._watch.event("free-retry", worker=worker, key=str(key), error=met.label)
 
-    def _worn(self, device: str) -> bool:
-        """Say whether one more process of a device that fails would be one too many."""
-        known = self._book.devices.get(device)
-        return known is not None and known.struck_out(time(), self._book.times)
+    def _hopeful(self, ts: Any, member: Member) -> bool:
+        """Say whether another try can end in anything else: elsewhere, or in a process that takes this one's place.
+
+        One more try than the process that was replaced for it is all that a task can get that can go nowhere else.
+        """
+        device = self._book.devices[member.device]
+        worn = device.struck_out(time(), self._book.times)
+        if is_bound(self._watch.scheduler, ts):
+            return device.phase is Phase.PROBATION and member.worker in device.leaving and not worn
+        return bool(self._book.serving()) or not worn
 
     # -- hangs ---------------------------------------------------------------------------------------------------------
 

@@ -171,7 +171,7 @@ class Model:
             n = self.untried[device] = self.untried.get(device, 0) + 1
             self.due[device] = max(self.due.get(device, 0), self.now + TIMES.try_delay * 4.0 ** min(n - 1, 6))
 
-    def replay(self, decision, event) -> None:  # noqa: C901, PLR0912 - one check a rule
+    def replay(self, decision, event) -> None:  # noqa: C901, PLR0912, PLR0915 - one check a rule
         """Take in a decision, and check it alone."""
         device, before, after, cause = decision.device, decision.before, decision.after, decision.cause
         assert before is self.phase(device)
