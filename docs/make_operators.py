@@ -15,7 +15,18 @@ from types import ModuleType
 from typing import Any
 
 from dask_resilient.config import DEFAULTS
-from dask_resilient.core import actions, attribution, breaker, limits, nvml, phases, readings, retries, rules
+from dask_resilient.core import (
+    actions,
+    allocations,
+    attribution,
+    breaker,
+    limits,
+    nvml,
+    phases,
+    readings,
+    retries,
+    rules,
+)
 from dask_resilient.core.cuda_errors import TABLE as CUDA
 from dask_resilient.core.faults import Class
 from dask_resilient.core.xid import TABLE as XIDS
@@ -45,7 +56,7 @@ ROWS = {
 """What rules ask for whose rows stand in a table of their own."""
 
 ACTIONS = {breaker: ("WINDOW", "SHARE")}
-BLAME = {retries: ("OF_TASK", "OF_LABEL"), attribution: ("ALLOCATIONS",)}
+BLAME = {retries: ("OF_TASK", "OF_LABEL"), allocations: ("ALLOCATIONS",)}
 """Thresholds that are constants, by module."""
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import warnings
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from types import TracebackType
 from typing import Any
 
@@ -51,6 +51,8 @@ class Handle:
     def devices(self) -> Any:
         """Give a row a device that has a worker or is out of service, also where its workers are gone.
 
+        There is none while quarantine is switched off.
+
         Keys of a row are ``device, host, phase``; ``since`` when (UNIX s; None for one that was never out of service);
         the ``rule`` and ``evidence`` (sentences) that put it there, and ``by`` whom; ``until_released``, whether only
         an operator brings it back; and the addresses of its ``workers`` that are there to stay.
@@ -79,7 +81,7 @@ class Handle:
 
     def report(self) -> Any:
         """Give the report: what failed and came back how, and whether you are protected now. Printing it is enough."""
-        return self._client.sync(self._report)
+        return self._sync(self._report)
 
     def quarantine(self, x: str | int, reason: str) -> Any:
         """Take a device out of service: what it holds is saved or moved, and its workers get no more tasks.
@@ -124,12 +126,20 @@ class Handle:
 
         Gives whether everything under way ended in time.
         """
-        return self._client.sync(self._uninstall, wait=wait)
+        return self._sync(self._uninstall, wait=wait)
 
     # -- calls -------------------------------------------------------------------------------------------------------
 
     def _call(self, method: str, **kwargs: Any) -> Any:
-        return self._client.sync(self._ask, method, **kwargs)
+        return self._sync(self._ask, method, **kwargs)
+
+    def _sync(self, do: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        if self._client.status in ("closing", "closed"):
+            raise NotInstalledError(
+                f"{self._client!r} is {self._client.status}: make a new distributed.Client, and call "
+                "dask_resilient.connect(client)"
+            )
+        return self._client.sync(do, *args, **kwargs)
 
     def _operate(self, what: str, x: str | int, reason: str) -> Any:
         name = _checked("x", str(x) if type(x) is int else x)  # names of workers may be numbers

@@ -98,7 +98,7 @@ class Report:
             for line in lines:
                 yield Text("  " + line)
         yield Text("Losses", style="bold")
-        for line in self.losses() or ["no worker was lost"]:
+        for line in self.losses() or ["no worker was lost with results that only it had"]:
             yield Text("  " + line)
         if decisions := self.decisions():
             yield Text("Decisions", style="bold")
@@ -171,7 +171,8 @@ def _health(workers: Sequence[Row]) -> Iterator[str]:
     counts = Counter(row["health"] for row in workers)
     if counts:
         how = ", ".join(f"{n} {health}" for health, n in counts.most_common())
-        yield f"Of {_count(len(workers), 'worker')}: {how}."
+        held = sum(row["phase"] != Phase.ACTIVE for row in workers)
+        yield f"Of {_count(len(workers), 'worker')}: {how}." + (f" {held} of them get no tasks." if held else "")
     shown = sorted((row for row in workers if row["health"] != "healthy"), key=lambda row: _WORST.index(row["health"]))
     for row in shown[:WORKERS_SHOWN]:
         rule = f"rule {row['rule']}: " if row["rule"] else ""
@@ -226,8 +227,10 @@ _WORST = ("unhealthy", "degraded", "unknown")
 
 
 def _decision(row: Row) -> str:
-    came = f" {row['outcome']}." if row["outcome"] else ""
-    return f"#{row['id']} {_when(row)} {row['device']}: {row['cause']}.{came}"
+    came = f" Then: {row['outcome']}." if row["outcome"] else ""
+    counts = [f"{_count(row[what], 'result')} {what}" for what in ("saved", "moved", "lost") if row[what]]
+    counted = f" {', '.join(counts)}." if counts else ""
+    return f"#{row['id']} {_when(row)} {row['device']}: {row['cause']}.{came}{counted}"
 
 
 def _when(row: Row) -> str:

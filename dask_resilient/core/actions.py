@@ -76,6 +76,8 @@ class Judged:
     cause: Cause
     check: bool = False
     """Whether the process may be sound all the same: unless one failed before, it is tried before it has to go."""
+    nanny: bool = True
+    """Whether another process would take its place."""
     sign: bool = False
     """Whether the device itself says that it may be used again: nothing is wrong, and the driver wants nothing done."""
 
@@ -103,6 +105,8 @@ class Culprit:
 
     label: str
     reason: str = ""
+    device: str = ""
+    """Where it turned out; empty if nothing is to be told of it."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,9 +24,6 @@ from dask_resilient.core.faults import Class, Suspect
 TRAIL = 100
 """Failures and successes of a device that are remembered at most after a failure, the newest."""
 
-ALLOCATIONS = 5
-"""Failed allocations in a row, of different tasks, after which a worker wants a new process. Judgement."""
-
 
 @dataclass(frozen=True, slots=True)
 class Sprt:
@@ -158,7 +155,7 @@ class Attribution:
         before = self._failed.setdefault(key, {})
         if device not in before:
             before[device] = failure
-            if not again:
+            if not again and device not in self._out:
                 trail = self._trails.setdefault(device, [])
                 trail.append(failure)
                 del trail[:-TRAIL]
@@ -200,6 +197,8 @@ class Attribution:
             For which error of tasks it is out of service: a task that met it there may still turn out to be to blame.
         """
         self._out[device] = label
+        # Its test is over. Else no new process would ever be found sound: it gets no tasks that could succeed there.
+        self._trails.pop(device, None)
 
     def released(self, device: str) -> None:
         """Take in that a device is back in service: its test begins anew."""
@@ -234,8 +233,8 @@ class Attribution:
         devices = self._mirror(failure)
         if len(devices) > 1:
             same = [device for device, keys in devices.items() if failure.key in keys]
-            who = f"task {failure.key!r}" if len(same) > 1 else f"tasks {failure.prefix!r}"
-            return Blame(Suspect.TASK, f"{failure.code} on {', '.join(sorted(devices))}: {who} are to blame", True)
+            who = f"task {failure.key!r} is" if len(same) > 1 else f"tasks {failure.prefix!r} are"
+            return Blame(Suspect.TASK, f"{failure.code} on {', '.join(sorted(devices))}: {who} to blame", True)
         if failure.suspect is Suspect.DEVICE:
             return Blame(Suspect.DEVICE, f"{failure.code} is an error of the device itself")
         if elsewhere := self._elsewhere(failure):
@@ -260,41 +259,3 @@ class Attribution:
 
     def _elsewhere(self, failure: Failure) -> AbstractSet[str]:
         return failure.elsewhere or self._succeeded.get(failure.key, set()) - {failure.device}
-
-
-@dataclass(slots=True)
-class _Streak:
-    keys: set[Hashable]
-    prefixes: set[str]
-    elsewhere: bool = False
-    """Whether a task of the same kind got its memory on another worker since it began."""
-
-
-class Allocations:
-    """Counts failed allocations in a row by worker: memory that one process alone cannot get is leaked there."""
-
-    def __init__(self) -> None:
-        self._streaks: dict[str, _Streak] = {}
-
-    @property
-    def listening(self) -> bool:
-        """Say whether it matters what tasks do; else `succeeded` changes nothing."""
-        return bool(self._streaks)
-
-    def failed(self, worker: str, key: Hashable, prefix: str) -> bool:
-        """Take in that a task ran out of memory; say whether the worker wants a new process."""
-        streak = self._streaks.setdefault(worker, _Streak(set(), set()))
-        streak.keys.add(key)
-        streak.prefixes.add(prefix)
-        return len(streak.keys) >= ALLOCATIONS and streak.elsewhere
-
-    def succeeded(self, worker: str, prefix: str) -> None:
-        """Take in that a task succeeded, so memory can be had there."""
-        self._streaks.pop(worker, None)
-        for streak in self._streaks.values():
-            # What needs little memory says nothing of what needs much.
-            streak.elsewhere |= prefix in streak.prefixes
-
-    def gone(self, worker: str) -> None:
-        """Take in that the process is gone."""
-        self._streaks.pop(worker, None)

@@ -131,7 +131,8 @@ class Device:
         """Take in whether a requalification has failed: the next one comes later, and after some none comes."""
         self.failed += failed
         self.locked = self.locked or self.failed >= times.failed
-        self.due = now + times.return_delay * 4.0 ** min(self.failed, MOST_STEPS)
+        delay = times.host_delay if self.name.startswith("host:") else times.return_delay
+        self.due = now + delay * 4.0 ** min(self.failed, MOST_STEPS)
 
     def struck_out(self, now: float, times: Times) -> bool:
         """Say whether one more process that fails would be one too many within a day."""
@@ -142,7 +143,7 @@ class Device:
         """Give why it is to go together with a process that failed, None if it need not; that is a judgement."""
         if cause.culprit or self.phase is Phase.DRAINING or not self.struck_out(now, times):
             return None
-        why = f"it is process {times.strikes} of this device that failed within a day"
+        why = f"processes of this device have failed {times.strikes} times within a day"
         return replace(cause, evidence=(*cause.evidence, why), fact=False)
 
     def decide(

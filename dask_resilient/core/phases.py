@@ -133,6 +133,8 @@ class Times:
     """After which a replaced process delays the next one no more."""
     return_delay: float = 60.0
     """From quarantine until a first canary may bring a device back; each failure makes it four times as long."""
+    host_delay: float = 5.0
+    """The same of a worker without a GPU: its new process is another device in all but its name."""
     relapse: float = 3_600.0
     """A device that is quarantined again this soon after its return has failed its requalification."""
     failed: int = 2

@@ -35,11 +35,12 @@ from dask_resilient.core.actions import (
     Tried,
 )
 from dask_resilient.core.breaker import Breaker
+from dask_resilient.core.decider import Decider
 from dask_resilient.core.devices import CANARY, CULPRIT, Device, forgettable
-from dask_resilient.core.phases import ASKED, ONE, OUT, PROCESS, TABLE, Ask, Times
+from dask_resilient.core.phases import ASKED, Ask, Times
 
 
-class Book:
+class Book(Decider):
     """The phases of all devices of one cluster.
 
     Parameters
@@ -51,17 +52,11 @@ class Book:
     """
 
     def __init__(self, breaker: Breaker | None = None, times: Times | None = None) -> None:
-        self.breaker = breaker or Breaker()
-        self.times = times or Times()
-        self.devices: dict[str, Device] = {}
+        super().__init__(breaker or Breaker(), times or Times())
         self._of: dict[str, Device] = {}
         """By worker."""
         self._came: dict[str, float] = {}
         """When each worker joined."""
-        self._taken: list[tuple[float, str]] = []
-        """When judgements took which device."""
-        self._alarms: dict[str, set[tuple[str, ...]]] = {}
-        """By device, what was declined and why since its phase changed: that is told once."""
         self._arms: dict[type, Callable[[Any, float], list[Decision]]] = {
             Joined: self._joined,
             Left: self._left,
@@ -73,14 +68,6 @@ class Book:
             Release: self._operator,
             Tick: self._tick,
         }
-
-    def phase(self, device: str) -> Phase:
-        """Give where a device stands."""
-        known = self.devices.get(device)
-        return known.phase if known is not None else Phase.ACTIVE
-
-    def _get(self, name: str) -> Device:
-        return self.devices.setdefault(name, Device(name))
 
     def handle(self, event: Event, now: float) -> list[Decision]:
         """Take in an event; give what was decided, for the caller to enact in order."""
@@ -95,7 +82,7 @@ class Book:
         device.recall(cause, since, failed, locked, self.times)
         if device.phase is before:
             return []
-        self._alarms.pop(name, None)
+        self._alarms.forget(name)
         avoid = tuple(map(Avoid, sorted(device.present)))
         return [device.decide(before, cause, "", since, avoid)] if avoid else []
 
@@ -135,7 +122,7 @@ class Book:
             return self._all_drained(device, now)
         return self._ask(device, Ask.GONE, device.cause or Cause("left"), event.worker, now)
 
-    def _judged(self, event: Judged, now: float) -> list[Decision]:
+    def _judged(self, event: Judged, now: float, *, old: bool = False) -> list[Decision]:
         device = self._of.get(event.worker)
         if device is None or not device.hear(event):
             return []
@@ -143,13 +130,15 @@ class Book:
         if ask is Ask.CLEAR:
             if device.bad():
                 return []  # another worker of the same device says otherwise
-            self._alarms.pop(device.name, None)
+            self._alarms.forget(device.name)
             if device.phase is Phase.QUARANTINED:
                 return self._try(device, now)
         if event.check and event.worker in device.checking:
             return self._try(device, now)  # it is about to be tried, or is just now
-        if ask is Ask.KILL and event.check and (event.cause.culprit or not device.strikes):
-            ask = Ask.CHECK
+        if ask is Ask.KILL and event.check:
+            # An old verdict is one that had to wait: by now it may well compute right.
+            mild = event.cause.culprit or not device.strikes or old
+            ask = Ask.CHECK if mild else Ask.KILL if event.nanny else Ask.DRAIN
         decided = self._ask(device, ask, event.cause, event.worker, now)
         return decided + (self._try(device, now) if event.worker in device.checking else [])
 
@@ -170,7 +159,7 @@ class Book:
         if event.result == "right":
             if out and not device.sign():
                 return []  # it may not be used again after all
-            cause = Cause(CANARY, ("a new process computed right",))
+            cause = Cause(CANARY, ("its process computed right",))
             return self._ask(device, Ask.RIGHT, cause, event.worker, now)
         if event.result == "wrong":
             if out:
@@ -185,7 +174,8 @@ class Book:
             device.checking.discard(event.worker)
             cause = device.cause or Cause(CANARY)
             cause = replace(cause, evidence=(*cause.evidence, f"and its process cannot be tried: {event.reason}"))
-            return self._ask(device, Ask.KILL, cause, event.worker, now)
+            # Where a text is all there is, a process that is only busy is not lost for it.
+            return self._ask(device, Ask.KILL if cause.fact else Ask.UNTRIED, cause, event.worker, now)
         device.inconclusive(now, self.times)
         if device.phase is not Phase.PROBATION or device.untried < self.times.tries:
             return []
@@ -196,15 +186,22 @@ class Book:
         cause = Cause(CULPRIT, (event.reason,), label=event.label)
         free = [device for device in self.devices.values() if device.acquit(event.label)]
         self._taken = [one for one in self._taken if one[1] not in {device.name for device in free}]
-        return [decision for device in free for decision in self._ask(device, Ask.RELEASE, cause, "", now)]
+        told = []
+        if event.device and self._alarms.is_news("", event.label):
+            device = self._get(event.device)
+            told.append(device.decide(device.phase, cause, "", now))
+        return told + [decision for device in free for decision in self._ask(device, Ask.RELEASE, cause, "", now)]
 
     def _operator(self, event: Quarantine | Release, now: float) -> list[Decision]:
         device = self._get(event.device)
         cause = Cause("operator", (event.reason,) if event.reason else (), by=event.by)
         wants_out = isinstance(event, Quarantine)
-        device.locked |= wants_out
+        news, device.locked = wants_out and not device.locked, device.locked or wants_out
         decided = self._ask(device, Ask.DRAIN if wants_out else Ask.RELEASE, cause, "", now)
         decided += self._all_drained(device, now)  # where it has no worker
+        if news and not decided:
+            device.cause = cause  # it is out already, and for longer now
+            return [device.decide(device.phase, cause, "", now)]
         why = f"it is {device.phase} already"
         return decided or [device.decide(device.phase, cause, "", now, declined=why)]
 
@@ -212,7 +209,7 @@ class Book:
         decided = [decision for device in list(self.devices.values()) for decision in self._look(device, now)]
         for name in forgettable(self.devices.values(), now, self.times):
             del self.devices[name]
-            self._alarms.pop(name, None)
+            self._alarms.forget(name)
         return decided
 
     def _look(self, device: Device, now: float) -> list[Decision]:
@@ -221,7 +218,7 @@ class Book:
         decided = self._tried(Tried(late, "unknown", f"no answer in {self.times.answer:g} s"), now) if late else []
         decided = decided or self._end(device, now)
         for _, verdict in device.bad():
-            decided = decided or self._judged(verdict, now)  # what the breaker declined may be enacted by now
+            decided = decided or self._judged(verdict, now, old=True)  # what the breaker declined may be enacted by now
         return decided or self._try(device, now)
 
     def _end(self, device: Device, now: float) -> list[Decision]:
@@ -235,66 +232,3 @@ class Book:
             cause = Cause("suspect", ("the worker in doubt is gone" if self.serving() else none,))
             return self._ask(device, Ask.CLEAR, cause, "", now)
         return []
-
-    # -- deciding ------------------------------------------------------------------------------------------------------
-
-    def _try(self, device: Device, now: float) -> list[Decision]:
-        """Run a canary if it is time for one: out of service, where a new process says that it may be used again."""
-        if device.trying or now < device.due:
-            return []
-        if device.phase is Phase.PROBATION:
-            worker, cause = device.able(now, self.times), device.cause or Cause("probation")
-        else:
-            worker = device.sign()
-            cause = Cause("sign", device.verdicts[worker].cause.evidence if worker else ())
-        return self._ask(device, Ask.SIGN, cause, worker, now) if worker else []
-
-    def _ask(self, device: Device, ask: Ask, cause: Cause, worker: str, now: float) -> list[Decision]:
-        """Look an event up in the table, and do what it says unless the breaker declines."""
-        told: list[Decision] = []
-        if ask in PROCESS and (more := device.one_too_many(cause, now, self.times)) and not self.breaker.observe:
-            declined = self._refusal(device, more, now)
-            if not declined:
-                ask, cause = Ask.EVICT, more
-            else:
-                told = self._alarm(device, Ask.EVICT, more, worker, now, declined)
-                ask = ask if device.phase is Phase.PROBATION else Ask.CHECK  # yet another process would be none better
-        if (device.phase, ask) not in TABLE:
-            return told
-        if ask in OUT and cause.by == OURS:
-            declined = self._refusal(device, cause, now)
-            if declined:
-                return told + self._alarm(device, ask, cause, worker, now, declined)
-            if not cause.fact and ask is not Ask.CHECK:
-                recent = (one for one in self._taken if now - one[0] < self.breaker.window and one[1] != device.name)
-                self._taken = [*recent, (now, device.name)]
-        before, (after, does) = device.phase, TABLE[device.phase, ask]
-        if after is not before:
-            self._alarms.pop(device.name, None)
-            device.enter(after, cause, now, self.times)
-        one = worker if ask in ONE else ""
-        actions = tuple(action for do in does for action in device.act(do, worker, one, cause, now, self.times))
-        return [*told, device.decide(before, cause, worker, now, actions)]
-
-    def _refusal(self, device: Device, cause: Cause, now: float) -> str:
-        if self.breaker.observe:
-            return "resilience.quarantine.observe is true: nothing is enacted"
-        if cause.fact:
-            return ""
-        known = {name for name, each in self.devices.items() if each.workers}
-        return self.breaker.refuse(device.name, self.serving(), known, self._taken, now)
-
-    def serving(self) -> set[str]:
-        """Give the devices that get tasks and have a worker for them."""
-        return {name for name, each in self.devices.items() if each.phase is Phase.ACTIVE and each.present}
-
-    # -- telling -------------------------------------------------------------------------------------------------------
-
-    def _alarm(self, device: Device, ask: Ask, cause: Cause, worker: str, now: float, declined: str) -> list[Decision]:
-        said = (ask, cause.rule, declined)
-        if said in (told := self._alarms.setdefault(device.name, set())):
-            return []
-        told.add(said)
-        after, does = TABLE.get((device.phase, ask), (device.phase, ()))
-        would = f"{declined}; else it would be {after} ({', '.join(does)})"
-        return [device.decide(device.phase, cause, worker, now, declined=would)]

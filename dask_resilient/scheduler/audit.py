@@ -9,6 +9,7 @@ from time import time
 from typing import Any
 
 from dask_resilient.core.actions import OURS, Decision
+from dask_resilient.core.devices import CULPRIT
 from dask_resilient.core.messages import one_line
 from dask_resilient.scheduler.queue import StoreQueue
 
@@ -66,7 +67,8 @@ class Audit:
         self.rows.append(row)
         del self.rows[:-KEPT]
         self._event("device", **row)
-        loud = logger.warning if decision.declined or decision.after.held else logger.info
+        warns = decision.declined or decision.after.held or decision.cause.rule == CULPRIT
+        loud = logger.warning if warns else logger.info
         loud("dask-resilient: device %s: %s", decision.device, row["cause"])
         self._journal(row)
         return row

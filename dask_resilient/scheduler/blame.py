@@ -8,7 +8,8 @@ from time import time
 from typing import Any
 
 from dask_resilient.core import attribution
-from dask_resilient.core.attribution import ALLOCATIONS, Allocations, Attribution
+from dask_resilient.core.allocations import ALLOCATIONS, Allocations
+from dask_resilient.core.attribution import Attribution
 from dask_resilient.core.cuda_errors import Kind, TaskFault
 from dask_resilient.core.faults import Class, Suspect
 from dask_resilient.core.passing import Passing
@@ -39,7 +40,7 @@ class Blame:
         scheduler: Any,
         verdicts: Verdicts,
         event: Callable[..., None],
-        heard: Callable[[str, str, TaskFault, attribution.Blame], None] = lambda *_: None,
+        heard: Callable[[str, str, str, TaskFault, attribution.Blame], None] = lambda *_: None,
     ) -> None:
         self._heard = heard
         self._scheduler = scheduler
@@ -71,12 +72,15 @@ class Blame:
             blame = replace(blame, reason=f"{blame.reason}; {passes}", passes=True) if passes else blame
         if fault.sticky:
             self._dead.add(worker)
-        if fault.kind is Kind.CUDA:
+        if blame.passes or (blame.culprit and not record.member.gpu):
+            # It says nothing of the device, so the device is not said to be sick; nor for what tasks met there before.
+            record.seen.drop_kind(Name.CUDA_ERROR)
+        elif fault.kind is Kind.CUDA:
             record.seen.add(task_error(device, fault, now))
         elif fault.kind is Kind.ALLOCATION and self._allocations.failed(worker, key, msg["prefix"]):
             text = f"{ALLOCATIONS} or more tasks in a row ran out of memory here, and not elsewhere"
             record.seen.add(Reading("tasks", device, Name.EXHAUSTED, True, now, text))
-        self._heard(worker, msg["prefix"], fault, blame)
+        self._heard(worker, device, msg["prefix"], fault, blame)
         self._event(
             "task-fault",
             worker=worker,

@@ -149,11 +149,9 @@ class Enact:
                 # One that computes on, or may come back, is asked what it executes: nothing of that is to run twice.
                 asked = self._send(worker, "gate", shut=True)
                 self.gate.shut(worker, keep=keep, ask=asked)
-                self._ended(worker, "")
             case Admit(worker):
                 self._send(worker, "gate", shut=False)
                 self.gate.open(worker)
-                self._ended(worker, "")
             case RunCanary(worker):
                 self._canary(worker)
             case Drain(worker, deadline):

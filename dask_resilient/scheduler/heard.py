@@ -52,7 +52,7 @@ def heard(record: Record, verdict: Verdict, met: Met, *, suspect: bool, nanny: b
         # To end it would be to lose the worker for good, which is no smaller thing than to leave its device.
         cls, cause = Class.EVICT, replace(cause, evidence=(*cause.evidence, "no nanny could start another process"))
     fact = is_fact(verdict.rule, cls) and (bool(member.gpu) or not met.label)
-    return Judged(member.worker, cls, replace(cause, fact=fact), check, _sign(record, verdict))
+    return Judged(member.worker, cls, replace(cause, fact=fact), check, nanny, _sign(record, verdict))
 
 
 def _said(cls: Class, gpu: bool, met: Met, nanny: bool) -> tuple[Class, bool]:

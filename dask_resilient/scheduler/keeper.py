@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from dask_resilient.core.actions import (
     OURS,
+    Action,
     Admit,
     Avoid,
     Cause,
@@ -119,7 +120,9 @@ class Keeper:
 
     def lost(self, address: str, sizes: Mapping[Hashable, int]) -> None:
         """Take in what went with a worker: it belongs to what was decided about it, if anything was."""
-        self._ended(address, "", lost=len(sizes), nbytes=sum(sizes.values()))
+        member = self._watch.members.get(address)
+        if member is not None and member.phase.held:
+            self._ended(address, "", lost=len(sizes), nbytes=sum(sizes.values()))
 
     def stop(self) -> None:
         """Undo what was done to workers that are there."""
@@ -152,7 +155,9 @@ class Keeper:
 
     def tried(self, worker: str, msg: Mapping[str, Any]) -> None:
         """Hear how a canary that was asked for ended."""
-        self.hear(Tried(worker, str(msg["result"]), str(msg.get("reason", ""))))
+        result, reason = str(msg["result"]), str(msg.get("reason", ""))
+        self._ended(worker, f"the canary could not run: {reason}" if result == "unknown" else f"it computed {result}")
+        self.hear(Tried(worker, result, reason))
 
     def tick(self) -> None:
         """See what time has brought."""
@@ -177,7 +182,10 @@ class Keeper:
             raise ValueError(f"cannot {what} {x!r}: resilience.quarantine.enabled is false")
         device = self._find(x)
         event = Quarantine(device, by, reason) if what == "quarantine" else Release(device, by, reason)
-        return self.hear(event)
+        rows = self.hear(event)
+        if what == "release" and not any(member.device == device for member in self._watch.members.all()):
+            self.audit.ended(rows[-1], "it has no worker now: start one, as its nanny may have been closed")
+        return rows
 
     def _find(self, x: str) -> str:
         """Give the device that an operator means: by its own name, or by the address or the name of a worker."""
@@ -191,8 +199,8 @@ class Keeper:
         }
         if x in remarkable:
             return x
-        if x in self._gone:
-            return self._gone[x]
+        if x in self._gone or x in self._gone.values():
+            return self._gone.get(x, x)
         known = sorted({member.device for member in members} | remarkable)
         raise ValueError(
             f"there is no worker and no device {x!r}; known devices are {', '.join(map(repr, known)) or 'none'}"
@@ -212,18 +220,24 @@ class Keeper:
             if member.device == decision.device:
                 member.phase = decision.after
                 self._mild.discard(member.worker)
+        if decision.actions and all(isinstance(action, Avoid | Admit) for action in decision.actions):
+            self.audit.ended(row, "")
         for action in decision.actions:
-            self._open[action.worker] = row
-            try:
-                self.enact.do(action, () if self.tries.handled is None else (self.tries.handled,))
-            except Exception:
-                # A fault of ours never fails what Dask does.
-                logger.exception("dask-resilient: could not %s", words(action))
+            self._do(action, row)
         if decision.after is not decision.before:
             self._moved(decision)
         if device := self.book.devices.get(decision.device):
             self._memory.decided(decision, device)
         return row
+
+    def _do(self, action: Action, row: dict[str, Any]) -> None:
+        if not isinstance(action, Avoid | Admit):
+            self._open[action.worker] = row
+        try:
+            self.enact.do(action, () if self.tries.handled is None else (self.tries.handled,))
+        except Exception:
+            # A fault of ours never fails what Dask does.
+            logger.exception("dask-resilient: could not %s", words(action))
 
     def _moved(self, decision: Decision) -> None:
         attribution = self._watch.care.blame

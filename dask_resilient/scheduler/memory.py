@@ -7,8 +7,8 @@ import socket
 from time import time
 
 from dask_resilient.core import remembered
-from dask_resilient.core.actions import Cause, Decision, Phase
-from dask_resilient.core.devices import Device
+from dask_resilient.core.actions import OURS, Cause, Decision, Phase
+from dask_resilient.core.devices import CANARY, Device
 from dask_resilient.core.messages import one_line
 from dask_resilient.core.quarantine import Book
 from dask_resilient.core.remembered import Remembered
@@ -78,6 +78,8 @@ class Memory:
 def _event(decision: Decision) -> str:
     if decision.declined:
         return ""
+    if decision.after is Phase.QUARANTINED and decision.before is Phase.QUARANTINED and decision.cause.by == OURS:
+        return remembered.TRIED if decision.cause.rule == CANARY else ""
     if decision.after is Phase.QUARANTINED:
-        return remembered.QUARANTINED if decision.before is not Phase.QUARANTINED else remembered.TRIED
+        return remembered.QUARANTINED
     return remembered.RELEASED if decision.before is Phase.QUARANTINED else ""

@@ -86,12 +86,12 @@ class Tries:
 
     # -- errors --------------------------------------------------------------------------------------------------------
 
-    def fault(self, worker: str, prefix: str, fault: TaskFault, blame: Blame) -> None:
+    def fault(self, worker: str, device: str, prefix: str, fault: TaskFault, blame: Blame) -> None:
         """Hear that a task met an error, before the device is judged for it."""
         label = make_label(prefix, fault)
         self._met[worker] = Met(label, blame.culprit, blame.passes)
         if blame.culprit:
-            self._hear(Culprit(label, blame.reason))
+            self._hear(Culprit(label, f"{blame.reason}; what fails so ends as without us", device))
 
     def during(self, key: Hashable, worker: str, sick: bool, judge: Callable[[], None]) -> None:
         """Have a device judged for a task's error, then give the task another try if the device is held for it.

@@ -18,16 +18,17 @@ STATUS: dict[str, Any] = {
     "loads": {},
     "milestones": [],
 }
-HEALTHY = {"health": "healthy", "rule": "", "evidence": [], "readable": True, "since": 1.7e9}
+HEALTHY = {"phase": "active", "health": "healthy", "rule": "", "evidence": [], "readable": True, "since": 1.7e9}
 WORKER = {"worker": "tcp://a", "name": "0", "device": "GPU-1", "reason": "", "protected": True, **HEALTHY}
 LOST = {
+    "phase": "active",
     "health": "unhealthy",
     "class": "evict",
     "rule": "nvml.15",
     "evidence": ["NVML: the GPU is lost"],
     "readable": False,
 }
-UNKNOWN = {"health": "unknown", "rule": "", "evidence": [], "readable": None}
+UNKNOWN = {"phase": "active", "health": "unknown", "rule": "", "evidence": [], "readable": None}
 LOSS = {
     "id": 1,
     "kind": "loss",

@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dask_resilient.core.attribution import ALLOCATIONS, TRAIL, Allocations, Attribution, Score, Sprt, make_label
+from dask_resilient.core.allocations import ALLOCATIONS, Allocations
+from dask_resilient.core.attribution import TRAIL, Attribution, Score, Sprt, make_label
 from dask_resilient.core.cuda_errors import TABLE, TaskFault, classify
 from dask_resilient.core.faults import Suspect
 
@@ -239,6 +240,22 @@ def test_a_device_out_of_service_counts_for_no_other_task_and_no_other_error() -
     assert not book.failed("k0", "f", B, fault(700)).culprit
 
 
+def test_the_test_of_a_device_ends_when_it_is_out_of_service() -> None:
+    """Else no new process of it would ever be found sound; what still fails there says nothing new."""
+    book = Attribution()
+    failed_here_and_well_elsewhere(book, "k0", A)
+    failed_here_and_well_elsewhere(book, "k1", A)
+    assert book.score(A).indicted
+    book.out_of_service(A, make_label("f", fault()))
+    failed_here_and_well_elsewhere(book, "k2", A)
+    failed_here_and_well_elsewhere(book, "k3", A)
+    assert not book.score(A).indicted
+    book.released(A)
+    failed_here_and_well_elsewhere(book, "k4", A)
+    failed_here_and_well_elsewhere(book, "k5", A)
+    assert book.score(A).indicted
+
+
 def test_a_device_out_of_service_is_no_mirror() -> None:
     """A black hole fails everything; one failure elsewhere does not clear it."""
     book = Attribution()
@@ -246,7 +263,6 @@ def test_a_device_out_of_service_is_no_mirror() -> None:
     failed_here_and_well_elsewhere(book, "k1", A)
     book.out_of_service(A)
     assert book.failed("k2", "f", B, fault()).suspect is Suspect.TASK
-    assert book.score(A).indicted
     book.succeeded("k2", C)
     assert [failure.key for failure in book.score(B).failures] == ["k2"]
 

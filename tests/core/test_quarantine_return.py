@@ -67,7 +67,7 @@ def test_the_third_process_within_a_day_costs_the_device_its_service():
     (decision,) = life(kill("n1"))
     assert decision.after is Q
     assert not decision.cause.fact
-    assert "process 3" in decision.cause.evidence[-1]
+    assert decision.cause.evidence[-1] == "processes of this device have failed 3 times within a day"
     assert "evict n1" in map(words, decision.actions)
 
 
@@ -309,6 +309,9 @@ def test_what_an_operator_quarantined_comes_back_by_an_operator():
     life = at(Q)
     life(sign("n"), 61)
     (answer,) = life(Quarantine("a", "alice", "fans"))
+    assert (answer.declined, answer.actions, answer.after, answer.cause.by) == ("", (), Q, "alice")
+    assert life.book.devices["a"].cause.evidence == ("fans",)
+    (answer,) = life(Quarantine("a", "alice", "fans again"))
     assert answer.declined == "it is quarantined already"
     assert life(Tried("n", "right")) == []
     assert life(sign("n"), 1e6) == life(Tick()) == []

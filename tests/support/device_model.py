@@ -193,7 +193,7 @@ class Model:
             assert not self.observe
             check = after is Phase.PROBATION and not self.restarts(decision)
             if check:
-                self.check(decision.worker, device, cause)
+                self.check(event, decision.worker, device, cause)
             assert cause.fact or not self.refused(device)
         if self.takes(decision, event):
             self.taken[device] = self.now
@@ -231,10 +231,10 @@ class Model:
         out = self.phase(device) is Phase.QUARANTINED and self.label.get(device) == label
         return out and not self.locked(device) and not self.live(device)
 
-    def check(self, worker: str, device: str, cause: Cause) -> None:
+    def check(self, event, worker: str, device: str, cause: Cause) -> None:
         """Check that a process may be tried instead of being replaced."""
         strikes = [at for at, _ in self.strikes.get(device, ()) if self.now - at < DAY]
-        asked = self.said[worker].check and (cause.culprit or not strikes)
+        asked = self.said[worker].check and (cause.culprit or not strikes or isinstance(event, Tick))
         assert asked or (len(strikes) > 1 and self.refused(device))
         if not cause.fact:
             self.strikes.setdefault(device, []).append((self.now, cause.label))
@@ -308,7 +308,8 @@ class Model:
                     assert self.came[worker] > step or device in self.remembered
                     assert self.said[worker].sign
                     assert not self.locked(device)
-                    assert self.now >= at + TIMES.return_delay or device in self.remembered
+                    delay = TIMES.host_delay if device.startswith("host:") else TIMES.return_delay
+                    assert self.now >= at + delay or device in self.remembered
 
     def go(self, worker) -> None:
         assert worker in self.avoided
