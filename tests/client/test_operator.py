@@ -126,8 +126,20 @@ def test_a_device_that_is_out_is_reported_after_its_worker_is_gone(res: Any) -> 
     assert res.report().out_of_service()[0] == "NO WORKER IS IN SERVICE: the run waits for one."
     assert len(res.report().out_of_service()) == 3
     for device in (first, second):
-        res.release(device)
+        (row,) = res.release(device)
+        assert row["outcome"] == "it has no worker now: start one, as its nanny may have been closed"
     assert not res.report().out_of_service()
+    (row,) = res.release(first)
+    assert row["declined"] == "it is active already"
+
+
+def test_a_client_that_is_closed_is_told_of(client: Client, res: Any) -> None:
+    """By every method, in a sentence that says what to do."""
+    with Client(client.scheduler.address, set_as_default=False) as other:
+        handle = dr.connect(other)
+    for call in (handle.workers, handle.report, handle.uninstall, lambda: handle.release("0")):
+        with pytest.raises(dr.NotInstalledError, match=r"is closed: make a new distributed\.Client, and call"):
+            call()
 
 
 def test_what_was_asked_for_twice_reads_well(res: Any) -> None:

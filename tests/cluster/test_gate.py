@@ -51,6 +51,52 @@ async def test_a_shut_worker_gets_nothing_and_loses_nothing(x: Cluster) -> None:
 
 
 @cluster_test(install=False, check=False)
+async def test_what_began_since_the_last_heartbeat_is_left_where_the_worker_is_asked(x: Cluster) -> None:
+    """What it does not execute by its own word runs elsewhere; what it does ends there, also when looked at again."""
+    a, b = x.workers
+    gate = Gate(x.scheduler)
+    a.periodic_callbacks["heartbeat"].stop()
+    x.pause(b)
+    x.world.hold(*MANY)
+    futures = x.persist(MANY, *MANY)
+    await until(lambda: len(x.world.runs) == 1, what="one runs, of which no heartbeat has told")
+    (runs,) = x.world.runs
+    assert gate.shut(a.address, ask=True) == []
+    assert gate.told(b.address, [runs]) == []
+    worker_gate = WorkerGate(a)
+    worker_gate.shut()
+    assert worker_gate.busy() == [runs]
+    assert set(gate.told(a.address, worker_gate.busy())) == set(MANY) - {runs}
+    gate._again(gate._shut[a.address])
+    assert x.runner(runs) == a.address
+    x.pause(b, paused=False)
+    x.world.free()
+    await x.right(MANY, *futures)
+    assert sorted(x.world.runs) == sorted(MANY)
+    gate.undo()
+    worker_gate.undo()
+    await ended(x)
+
+
+@cluster_test(install=False, check=False)
+async def test_a_worker_that_does_not_answer_is_taken_back_from_by_its_last_heartbeat(x: Cluster) -> None:
+    """A moment later."""
+    a = x.workers[0]
+    gate = Gate(x.scheduler)
+    x.world.hold(*MANY)
+    futures = x.persist(MANY, *MANY, workers=[a.address])
+    await until(lambda: len(x.world.runs) == 1, what="one runs")
+    await executing(x, a, x.world.runs[0])
+    assert gate.shut(a.address, ask=True) == []
+    assert {x.task(key).state for key in MANY} == {"processing"}
+    await until(lambda: [x.task(key).state for key in MANY].count("processing") == 1, what="the others are taken back")
+    gate.undo()
+    x.world.free()
+    await x.right(MANY, *futures)
+    await ended(x)
+
+
+@cluster_test(install=False, check=False)
 async def test_what_is_kept_is_not_taken_back(x: Cluster) -> None:
     """And nothing happens at an address that nobody has."""
     gate = Gate(x.scheduler)

@@ -10,8 +10,11 @@ import threading
 import pytest
 from tornado.ioloop import IOLoop
 
+from dask_resilient.core.actions import Cause, Decision, Phase
+from dask_resilient.core.devices import CANARY, Device
 from dask_resilient.core.remembered import QUARANTINED, state
 from dask_resilient.scheduler import queue as queue_module
+from dask_resilient.scheduler.memory import Memory
 from dask_resilient.scheduler.queue import StoreQueue
 from dask_resilient.store import Calls, open_store
 from tests.support.remembered import GPU, MIG, entry, put, where
@@ -61,6 +64,29 @@ def test_a_queue_remembers(tmp_path, store, on_queue, caplog):
         assert in_store == ({GPU: [entry() | {"n": 0}]}, "")
         assert own == ({MIG: [entry(device=MIG) | {"n": 0}]}, "")
     assert not caplog.records
+
+
+@pytest.mark.parametrize(
+    ("before", "cause", "event"),
+    [
+        (Phase.ACTIVE, Cause("xid.79", ("seen",)), "quarantined"),
+        (Phase.QUARANTINED, Cause("operator", ("never again",), by="alice"), "quarantined"),
+        (Phase.QUARANTINED, Cause(CANARY, ("wrong",)), "tried"),
+        (Phase.QUARANTINED, Cause("sign"), None),
+        (Phase.QUARANTINED, Cause("xid.79", ("seen",)), None),
+    ],
+)
+def test_what_is_written_down_of_a_device_out_of_service(on_queue, before, cause, event):
+    """What took it out, an operator's word on top of that, canaries that computed wrong; not that workers joined."""
+    written = []
+
+    async def test(queue):
+        queue.remember = lambda path, device, entry: written.append((path, device, entry["event"], entry["by"]))
+        decision = Decision(1.7e9, GPU, "node7", "", before, Phase.QUARANTINED, cause)
+        Memory("r" * 32, queue, None).decided(decision, Device(GPU, locked=True))
+
+    on_queue(test)
+    assert written == ([(None, GPU, event, cause.by)] if event else [])
 
 
 def test_neither_store_nor_path(on_queue, caplog):
