@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import os
 import re
 import shlex
@@ -200,16 +201,39 @@ def test_the_page_for_operators_is_what_the_tables_say():
 
 
 def test_no_cell_of_the_page_for_operators_is_empty():
-    """From a signal an operator sees what it means, and from a rule what it asks for, and from where on."""
+    """From a signal an operator sees what it means, and from a rule what it asks for, from where on, and what to do."""
     text = (ROOT / "docs/operators.md").read_text()
     assert not re.findall(r"^.*\|[ \t]*\|.*$", text, re.MULTILINE)
-    asked = {row.split("|")[1].strip(): row.split("|")[3:5] for row in text.splitlines() if row.count("|") == 6}
-    assert [cell.strip() for cell in asked["slow-down"]] == ["degrade, drain", "slow minutes 6"]
-    assert [cell.strip() for cell in asked["silence"]] == [
-        "doubt, evict",
+    asked = {row.split("|")[1].strip(): row.split("|")[3:6] for row in text.splitlines() if row.count("|") == 7}
+    assert {name: re.findall(r"\*\*(\w+)\*\*", asked[name][0]) for name in ("slow-down", "silence", "work")} == {
+        "slow-down": ["drain", "degrade"],
+        "silence": ["evict", "doubt"],
+        "work": ["degrade", "doubt", "observe"],
+    }
+    assert [cell.strip() for cell in asked["silence"][1:]] == [
         "suspect silence 15.0; hung silence 45.0; timeouts 2",
+        "look at the host",
     ]
-    assert [cell.strip() for cell in asked["work"]] == ["doubt, observe, degrade", "slow down 2.0"]
-    heads = re.sub(r"[^\w\n -]", "", "\n".join(re.findall(r"^## (.+)$", text, re.MULTILINE))).lower().replace(" ", "-")
+    assert [cell.strip() for cell in asked["work"][1:]] == ["slow down 2.0", "look at the job"]
+    heads = re.sub(r"[^\w\n -]", "", "\n".join(re.findall(r"^##+ (.+)$", text, re.MULTILINE))).lower().replace(" ", "-")
     for anchor in re.findall(r"\]\(#([\w-]+)\)", text):
         assert anchor in heads.splitlines(), anchor
+
+
+def test_every_name_that_a_decision_gives_as_its_rule_is_explained():
+    """It is a rule, with a row behind a point or without, or has its line among the other names."""
+    from dask_resilient.core import devices
+    from dask_resilient.core.reasons import REASONS
+    from dask_resilient.core.rules import RULES
+
+    known = {*REASONS, *(rule.name for rule in RULES)}
+    found = {"nothing-known"}
+    for path in [*(ROOT / "dask_resilient/core").glob("*.py"), *(ROOT / "dask_resilient/scheduler").glob("*.py")]:
+        for node in ast.walk(ast.parse(path.read_text())):
+            match node:
+                case ast.Call(func=ast.Name(id="Cause"), args=[ast.Constant(value=name), *_]):
+                    found.add(name)
+                case ast.Call(func=ast.Name(id="Cause"), args=[ast.Name(id=constant), *_]):
+                    found.add(getattr(devices, constant))
+    assert found <= known
+    assert {"operator", "culprit", "sign", "work.hang"} <= found

@@ -151,8 +151,8 @@ def fabric(h: History) -> Iterator[Finding]:
     """Judge by the fabric's health summary."""
     value = h.number(Name.FABRIC)
     if value in FABRIC:
-        words, cls = FABRIC[int(value)]
-        yield Finding(cls if h.limits.links else Class.DEGRADE, f"fabric: {words}", str(int(value)))
+        row = FABRIC[int(value)]
+        yield Finding(row.cls if h.limits.links else Class.DEGRADE, f"fabric: {row.words}", str(int(value)))
 
 
 def _linked(h: History) -> Class:

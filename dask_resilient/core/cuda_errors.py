@@ -16,6 +16,7 @@ from enum import StrEnum
 from typing import Any, ClassVar, Self
 
 from dask_resilient.core.faults import Class, Suspect, overridden, together
+from dask_resilient.core.fixes import Fix
 from dask_resilient.core.messages import messages, sendable
 
 HEADER = "CUDA driver_types.h"
@@ -61,17 +62,19 @@ class CudaRow:
     text: str = ""
     """What `cudaGetErrorString` gives; empty where it is not relied on."""
     source: str = HEADER
+    fix: Fix = Fix.APP
+    """What a human has to do. Where it is sticky, what the header says; else judgement."""
 
 
 _ALL = (
-    CudaRow(2, O, False, NOBODY, "cudaErrorMemoryAllocation", "OUT_OF_MEMORY"),
-    CudaRow(46, O, False, NOBODY, "cudaErrorDevicesUnavailable", "DEVICE_UNAVAILABLE"),
-    CudaRow(100, O, False, NOBODY, "cudaErrorNoDevice", "NO_DEVICE"),
-    CudaRow(101, O, False, NOBODY, "cudaErrorInvalidDevice", "INVALID_DEVICE"),
+    CudaRow(2, O, False, NOBODY, "cudaErrorMemoryAllocation", "OUT_OF_MEMORY", fix=Fix.JOB),
+    CudaRow(46, O, False, NOBODY, "cudaErrorDevicesUnavailable", "DEVICE_UNAVAILABLE", fix=Fix.HOST),
+    CudaRow(100, O, False, NOBODY, "cudaErrorNoDevice", "NO_DEVICE", fix=Fix.HOST),
+    CudaRow(101, O, False, NOBODY, "cudaErrorInvalidDevice", "INVALID_DEVICE", fix=Fix.HOST),
     CudaRow(201, K, True, NOBODY, "cudaErrorDeviceUninitialized", "INVALID_CONTEXT", source=ASSUMED),
-    CudaRow(214, E, True, DEVICE, "cudaErrorECCUncorrectable", "ECC_UNCORRECTABLE", source=ASSUMED),
-    CudaRow(215, O, False, TASK, "cudaErrorUnsupportedLimit", "UNSUPPORTED_LIMIT"),
-    CudaRow(220, K, True, DEVICE, "cudaErrorNvlinkUncorrectable", "NVLINK_UNCORRECTABLE", source=ASSUMED),
+    CudaRow(214, E, True, DEVICE, "cudaErrorECCUncorrectable", "ECC_UNCORRECTABLE", fix=Fix.RESET, source=ASSUMED),
+    CudaRow(215, O, False, TASK, "cudaErrorUnsupportedLimit", "UNSUPPORTED_LIMIT", fix=Fix.JOB),
+    CudaRow(220, K, True, DEVICE, "cudaErrorNvlinkUncorrectable", "NVLINK_UNCORRECTABLE", fix=Fix.LINK, source=ASSUMED),
     CudaRow(226, K, True, NOBODY, "cudaErrorContained", "CONTAINED"),
     CudaRow(700, K, True, TASK, "cudaErrorIllegalAddress", "ILLEGAL_ADDRESS"),
     CudaRow(702, K, True, NOBODY, "cudaErrorLaunchTimeout", "LAUNCH_TIMEOUT"),
@@ -83,14 +86,14 @@ _ALL = (
     CudaRow(717, K, True, TASK, "cudaErrorInvalidAddressSpace", "INVALID_ADDRESS_SPACE"),
     CudaRow(718, K, True, TASK, "cudaErrorInvalidPc", "INVALID_PC"),
     CudaRow(719, K, True, TASK, "cudaErrorLaunchFailure", "LAUNCH_FAILED"),
-    CudaRow(720, O, False, TASK, "cudaErrorCooperativeLaunchTooLarge", "COOPERATIVE_LAUNCH_TOO_LARGE"),
+    CudaRow(720, O, False, TASK, "cudaErrorCooperativeLaunchTooLarge", "COOPERATIVE_LAUNCH_TOO_LARGE", fix=Fix.JOB),
     CudaRow(721, K, True, NOBODY, "cudaErrorTensorMemoryLeak", "TENSOR_MEMORY_LEAK"),
-    CudaRow(800, O, False, TASK, "cudaErrorNotPermitted", "NOT_PERMITTED"),
-    CudaRow(802, O, False, NOBODY, "cudaErrorSystemNotReady", "SYSTEM_NOT_READY"),
-    CudaRow(803, O, False, NOBODY, "cudaErrorSystemDriverMismatch", "SYSTEM_DRIVER_MISMATCH"),
+    CudaRow(800, O, False, TASK, "cudaErrorNotPermitted", "NOT_PERMITTED", fix=Fix.JOB),
+    CudaRow(802, O, False, NOBODY, "cudaErrorSystemNotReady", "SYSTEM_NOT_READY", fix=Fix.HOST),
+    CudaRow(803, O, False, NOBODY, "cudaErrorSystemDriverMismatch", "SYSTEM_DRIVER_MISMATCH", fix=Fix.UPDATE),
     CudaRow(810, K, True, NOBODY, "cudaErrorMpsClientTerminated", "MPS_CLIENT_TERMINATED"),
-    CudaRow(900, O, False, TASK, "cudaErrorStreamCaptureUnsupported", "STREAM_CAPTURE_UNSUPPORTED"),
-    CudaRow(901, O, False, TASK, "cudaErrorStreamCaptureInvalidated", "STREAM_CAPTURE_INVALIDATED"),
+    CudaRow(900, O, False, TASK, "cudaErrorStreamCaptureUnsupported", "STREAM_CAPTURE_UNSUPPORTED", fix=Fix.JOB),
+    CudaRow(901, O, False, TASK, "cudaErrorStreamCaptureInvalidated", "STREAM_CAPTURE_INVALIDATED", fix=Fix.JOB),
     CudaRow(911, K, True, NOBODY, "cudaErrorExternalDevice", "EXTERNAL_DEVICE"),
     CudaRow(999, K, False, NOBODY, "cudaErrorUnknown", "UNKNOWN"),
 )
@@ -122,7 +125,7 @@ _TEXTS = {
 
 TABLE: Mapping[int, CudaRow] = {row.code: replace(row, text=_TEXTS.get(row.code, "")) for row in _ALL}
 
-UNKNOWN = CudaRow(0, O, False, NOBODY, "unknown", source="no row")
+UNKNOWN = CudaRow(0, O, False, NOBODY, "unknown", source="no row", fix=Fix.JOB)
 """What a CUDA error without a row is taken for: most are mistakes in how the API is used."""
 
 

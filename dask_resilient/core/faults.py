@@ -19,7 +19,7 @@ class Class(StrEnum):
     OBSERVE = "observe"
     """Noted, no more."""
     DEGRADE = "degrade"
-    """Nothing leaves, but what is there is saved sooner."""
+    """The trouble is named, and nothing is done."""
     KILL = "kill"
     """The process and what it holds are lost; another process may use the device."""
     DRAIN = "drain"

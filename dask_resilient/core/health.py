@@ -28,7 +28,7 @@ class Health(StrEnum):
 
     HEALTHY = "healthy"
     DEGRADED = "degraded"
-    """It works; what it holds is saved sooner."""
+    """It works, with a trouble that is named."""
     UNHEALTHY = "unhealthy"
     """It, or the process that uses it, is not to be worked with."""
     UNKNOWN = "unknown"

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from dask_resilient.core import counters, xid
 from dask_resilient.core.faults import Class, Suspect, together
+from dask_resilient.core.fixes import Fix
 from dask_resilient.core.history import Finding, History, class_in
 from dask_resilient.core.hosts import host
 from dask_resilient.core.nvml import DRAIN_P2P, EVENTS, GPU_IS_LOST, NVML_REASONS, RESET_REQUIRED
@@ -118,8 +119,8 @@ def events(h: History) -> Iterator[Finding]:
     """Judge by what NVML reported as events of memory."""
     for r in h.events(Name.EVENT):
         if r.number in EVENTS:
-            words, cls = EVENTS[int(r.number)]
-            yield Finding(cls, f"NVML event: {words}", hex(int(r.number)))
+            row = EVENTS[int(r.number)]
+            yield Finding(row.cls, f"NVML event: {row.words}", hex(int(r.number)))
 
 
 def work(h: History) -> Iterator[Finding]:
@@ -139,36 +140,109 @@ class Rule:
     name: str
     judge: Callable[[History], Iterator[Finding]]
     source: str
+    asks: str
+    """Which class it asks for when, for operators; empty where each row of a table has its own."""
+    fix: Fix | None
+    """What a human has to do: judgement, where the source says nothing; None where each row has its own."""
 
 
 RULES = (
-    Rule("recovery-action", recovery_action, "NVIDIA GPU Memory Error Management"),
-    Rule("xid", xids, "NVIDIA XID catalogue"),
-    Rule("nvml", nvml_return, "nvml.h"),
-    Rule("present", present, "Azure NHC, gpu_count"),
-    Rule("silence", silence, "NVSentinel, probe watchdog"),
-    Rule("canary", canary, "judgement"),
-    Rule("cuda", cuda_error, "CUDA driver_types.h"),
-    Rule("attribution", attribution, "judgement"),
-    Rule("stated", stated, "the probe"),
-    Rule("event", events, "nvml.h"),
-    Rule("ecc-uncorrected", counters.ecc_uncorrected, "DCGM, NHC"),
-    Rule("sram-threshold", counters.sram_threshold, "nvml.h"),
-    Rule("remap-failed", counters.remap_failed, "DCGM, NHC"),
-    Rule("remap-pending", counters.remap_pending, "NVIDIA GPU Memory Error Management"),
-    Rule("remapped-rows", counters.remapped_rows, "DCGM, NHC"),
-    Rule("retired-pages", counters.retired_pages, "DCGM"),
-    Rule("ecc-corrected", counters.ecc_corrected, "NHC"),
-    Rule("temperature", counters.temperature, "gpud, NVSentinel"),
-    Rule("memory-temperature", counters.memory_temperature, "gpud"),
-    Rule("slow-down", counters.slow_down, "gpud"),
-    Rule("nvlink-state", counters.nvlink_state, "NHC, nvrx"),
-    Rule("nvlink-errors", counters.nvlink_errors, "DCGM"),
-    Rule("nvlink-ber", counters.nvlink_ber, "DCGM"),
-    Rule("fabric", counters.fabric, "nvml.h"),
-    Rule("pcie", counters.pcie, "DCGM"),
-    Rule("inforom", counters.inforom, "nvml.h"),
-    Rule("work", work, "judgement"),
-    Rule("host", host, "judgement"),
+    Rule("recovery-action", recovery_action, "NVIDIA GPU Memory Error Management", "", None),
+    Rule("xid", xids, "NVIDIA XID catalogue", "", None),
+    Rule(
+        "nvml",
+        nvml_return,
+        "nvml.h",
+        "evict: the GPU is lost (15) or requires a reset (16); doubt: any other error",
+        None,
+    ),
+    Rule("present", present, "Azure NHC, gpu_count", "evict: NVML listed it, and does so no more", Fix.HOST),
+    Rule(
+        "silence",
+        silence,
+        "NVSentinel, probe watchdog",
+        "evict: from hung silence and timeouts on; doubt: from suspect silence on, and however long it lasts "
+        "on a host without processor time to spare",
+        Fix.HOST,
+    ),
+    Rule("canary", canary, "judgement", "evict: its product was wrong", Fix.TICKET),
+    Rule("cuda", cuda_error, "CUDA driver_types.h", "", None),
+    Rule(
+        "attribution",
+        attribution,
+        "judgement",
+        "drain: `attribution.device`, its tasks succeed elsewhere; kill: `attribution.memory`, its process "
+        "gets no memory while others do",
+        Fix.DIAGNOSE,
+    ),
+    Rule("stated", stated, "the probe", "", None),
+    Rule("event", events, "nvml.h", "", None),
+    Rule(
+        "ecc-uncorrected",
+        counters.ecc_uncorrected,
+        "DCGM, NHC",
+        "evict: an error of CUDA has cost this process its context as well; drain: else",
+        Fix.RESET,
+    ),
+    Rule("sram-threshold", counters.sram_threshold, "nvml.h", "drain", Fix.TICKET),
+    Rule("remap-failed", counters.remap_failed, "DCGM, NHC", "drain", Fix.TICKET),
+    Rule(
+        "remap-pending",
+        counters.remap_pending,
+        "NVIDIA GPU Memory Error Management",
+        "degrade: XID 63 has told of it in the last ten minutes; observe: else",
+        Fix.LATER,
+    ),
+    Rule("remapped-rows", counters.remapped_rows, "DCGM, NHC", "degrade", Fix.DIAGNOSE),
+    Rule("retired-pages", counters.retired_pages, "DCGM", "drain", Fix.TICKET),
+    Rule("ecc-corrected", counters.ecc_corrected, "NHC", "degrade", Fix.NOTHING),
+    Rule(
+        "temperature",
+        counters.temperature,
+        "gpud, NVSentinel",
+        "drain: within the shutdown margin of where it shuts down; degrade: above what it should run at",
+        Fix.HOST,
+    ),
+    Rule("memory-temperature", counters.memory_temperature, "gpud", "degrade", Fix.HOST),
+    Rule(
+        "slow-down",
+        counters.slow_down,
+        "gpud",
+        "drain: the hardware slows it, and no other device of the host; degrade: the hardware slows another "
+        "one as well, or the driver slows it for heat",
+        Fix.HOST,
+    ),
+    Rule(
+        "nvlink-state",
+        counters.nvlink_state,
+        "NHC, nvrx",
+        "drain: where the cluster uses links; degrade: elsewhere",
+        Fix.LINK,
+    ),
+    Rule(
+        "nvlink-errors",
+        counters.nvlink_errors,
+        "DCGM",
+        "drain: from the thresholds on, where the cluster uses links; degrade: below them, and elsewhere",
+        Fix.LINK,
+    ),
+    Rule("nvlink-ber", counters.nvlink_ber, "DCGM", "degrade", Fix.LINK),
+    Rule(
+        "fabric",
+        counters.fabric,
+        "nvml.h",
+        "drain: unhealthy, where the cluster uses links; degrade: of limited capacity, and elsewhere",
+        Fix.UNKNOWN,
+    ),
+    Rule("pcie", counters.pcie, "DCGM", "degrade", Fix.SEAT),
+    Rule("inforom", counters.inforom, "nvml.h", "degrade", Fix.RESET),
+    Rule(
+        "work",
+        work,
+        "judgement",
+        "degrade: `work.slow-down` and `work.hang`; doubt: `work.stale-metrics`; observe: `work.not-answering`",
+        Fix.JOB,
+    ),
+    Rule("host", host, "judgement", "degrade", Fix.HOST),
 )
 """In the order of authority: of rules that ask for the same, the first names the verdict."""

@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dask_resilient.core.faults import Class, Suspect
+from dask_resilient.core.fixes import Fix
 from dask_resilient.core.nvml import RECOVERY, recovery_action, recovery_in
 from dask_resilient.core.xid import (
     COALESCE,
@@ -79,6 +80,31 @@ def test_each_xid_asks_for_what_the_reference_says(code: int, cls: Class) -> Non
     assert row.repeat is REPEAT.get(code)
     assert row.nvlink is (code in NVLINK)
     assert row.meaning
+
+
+FIXES = {
+    Fix.NOTHING: [
+        *(14, 37, 38, 43, 44, 63, 66, 67, 92, 93),
+        *(106, 107, 108, 137, 141, 152, 153, 157, 160, 161, 163, 164),
+    ],
+    Fix.OTHER: [45, 154, 171, 172, 174],
+    Fix.APP: [8, 11, 13, 25, 31, 32, 60, 68, 69, 80, 86, *COPY_ENGINES, *MEDIA_ENGINES],
+    Fix.LATER: [94, 121],
+    Fix.LINK: [74, *range(144, 151)],
+    Fix.SEAT: [54],
+    Fix.UPDATE: [78],
+    Fix.RESET: [46, 48, 62, 64, 95, 109, 110, 119, 120, 136, 140, 143, 155, 156, 158, 159],
+    Fix.REBOOT: [79, 151],
+    Fix.TICKET: [142, 165],
+    Fix.UNKNOWN: [162, 166, 167, 168, 169, 170, 173, 175, 176, 185],
+}
+"""What is left to a human, copied from NVIDIA's catalogue and not from the table."""
+
+
+def test_each_xid_says_what_is_left_to_a_human() -> None:
+    """NVIDIA's immediate action; a number that the catalogue calls unused is for its support."""
+    assert {code: fix for fix, codes in FIXES.items() for code in codes} == {code: TABLE[code].fix for code in TABLE}
+    assert {lookup(code).fix for code in UNUSED} == {Fix.TICKET}
 
 
 def test_the_table_has_no_row_that_the_reference_lacks() -> None:
