@@ -39,7 +39,7 @@ class Breaker:
     Attributes
     ----------
     observe
-        Whether nothing at all is enacted, only recorded.
+        Whether nothing is enacted, only recorded, but what an operator asks for, which is not asked here.
     """
 
     observe: bool = False
