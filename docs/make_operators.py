@@ -98,7 +98,7 @@ SITUATIONS = {
         "The same.",
     ),
     "rule `culprit`, or events `task-fault` whose `suspect` is `task`": (
-        "The errors go to the user, as in plain Dask. No device is left for them.",
+        "The errors go to the user, as in plain Dask. No device is left for them; a process is tried.",
         'Nothing with the GPUs: tell the owner of the job. `client.get_events("resilience")` has the texts.',
     ),
     "a row of kind `loss`": ("What is needed comes back from the store, or is computed again.", "Nothing."),
@@ -134,8 +134,9 @@ PHASES = {
     ),
     "quarantined": (
         (
-            "It gets no tasks; its worker was closed with its nanny. It comes back, a minute later at the earliest, "
-            "when a new process finds nothing wrong and a canary computes right; never so if `until_released` is true."
+            "It gets no tasks; its worker was closed with its nanny. It comes back, a minute later at the earliest "
+            "(5 s without a GPU), when a new process finds nothing wrong and a canary computes right; never so if "
+            "`until_released` is true."
         ),
         (
             'What its rule says under "to do". Then bring it back or keep it out, [see below]'
@@ -181,6 +182,8 @@ WORDS = {
     "suspect": "As a phase: no tasks until it is known whether the device is sick. As a column: who is blamed first "
     "for an error, until the same task has been tried on other devices.",
     "sticky": "After this error every later call of CUDA in the process fails as well, so nothing in it can be read.",
+    "strike": "A process that failed on a device, if not for tasks that are to blame. Three in a day cost the device "
+    "its service.",
     "baseline": "Where a counter stood when the plugin first saw the device, or when it was reset since. What it has "
     "risen by counts, not its value.",
     "canary": "A product of small integers and a pattern in memory, computed on the device: right, wrong, or not run.",
@@ -225,11 +228,12 @@ used, else nothing; after 163, see to the heat; after 164 and 165 the GPU has to
 is wanted; 168 comes where ECC is switched off: switch it on, or boot again; 166 and 170 come only with confidential
 computing."""
 
-CUDA_TEXT = """Found by their name or code in the text of a task's error. On a worker with a GPU of its own the class
-is what is asked for; where tasks are known to be to blame, a canary first says whether the process is sound. On a
-worker without one, `kill` and `evict` cost a canary the first time in a day, and the process from the second on;
-where tasks are to blame, or others of their kind succeed there, nothing. An error of which NCCL or UCX tells asks for
-`kill` at most."""
+CUDA_TEXT = """Found by their name or code in the text of a task's error. On a worker with a GPU of its own the
+class is what is asked for; where tasks are known to be to blame, a canary first says whether the process is sound.
+On a worker without one the text is all there is: the first `kill` or `evict` in a day costs a canary; from the
+second on what the process holds is moved (5 s), then it is replaced, or its device left where it has no nanny. Where
+tasks are to blame there, or others of their kind succeed in the same process, nothing is done. An error of which
+NCCL or UCX tells asks for `kill` at most."""
 
 ANSWERS = """What calls of NVML return. Where only one question gets such an answer, only that reading is unknown, and
 nothing follows from it. Where the device itself cannot be asked any more, the rule `nvml` takes it as it stands."""
@@ -464,8 +468,12 @@ def _constants(of: Mapping[ModuleType, Sequence[str]]) -> Iterator[tuple[str, ob
     for module, names in of.items():
         said = _docstrings(module, None)
         for name in names:
-            what = NAMED.get(name, name).replace("_", " ").lower()
-            yield what, getattr(module, name), said.get(name, "") + SAID.get(name, "")
+            words = re.sub(r"`([A-Z_]+)`", lambda found: f"`{_named(found[1])}`", said.get(name, ""))
+            yield _named(name), getattr(module, name), words + SAID.get(name, "")
+
+
+def _named(constant: str) -> str:
+    return NAMED.get(constant, constant).replace("_", " ").lower()
 
 
 def _modules(of: Mapping[str, Sequence[str]]) -> dict[ModuleType, Sequence[str]]:

@@ -124,7 +124,7 @@ class Times:
     day: float = 86_400.0
     """In which strikes count."""
     strikes: int = 3
-    """Processes that one device may cost in a day: the last of them costs it its service (gpu-health, section 4)."""
+    """Processes that one device may cost in a day: the last of them costs it its service."""
     delay: float = 5.0
     """Until a second new process of a device gets tasks; each later one waits four times as long as the one before."""
     most_delay: float = 60.0

@@ -100,7 +100,7 @@ def cuda_error(h: History) -> Iterator[Finding]:
 
 
 def attribution(h: History) -> Iterator[Finding]:
-    """Judge by who is to blame for what tasks met, which `core.attribution` says."""
+    """Judge by what tasks met, where it is known by now that the device, or its process, is to blame."""
     for kind, cls, row in ((Name.INDICTED, Class.DRAIN, "device"), (Name.EXHAUSTED, Class.KILL, "memory")):
         for r in h.known(kind):
             if r.number:
