@@ -93,8 +93,6 @@ class Blame:
             reason=blame.reason,
             text=fault.text,
         )
-        if key not in self._scheduler.tasks:
-            self.forget(key)  # nobody will say later that it is gone
         self._settle(now, record)
 
     def _precious(self, worker: str) -> str:

@@ -65,6 +65,8 @@ class Reports:
         watch = self._watch
         sick = TaskFault.from_dict(msg["fault"]).cls.rank >= Class.KILL.rank
         watch.keeper.tries.during(msg["key"], worker, sick, lambda: watch.care.blame.fault(worker, msg))
+        if msg["key"] not in watch.scheduler.tasks:
+            watch.care.blame.forget(msg["key"])  # nobody will say later that it is gone
 
     def failed(self, worker: str, msg: Mapping[str, Any]) -> None:
         """Hear that a worker's side could not be set up: it gets no loads and saves nothing."""
