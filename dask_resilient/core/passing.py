@@ -10,7 +10,7 @@ class Passing:
 
     A context of CUDA that is broken lets nothing of the kind succeed. So where no GPU is known whose context that could
     be, an error tells nothing of the process if a task of its kind has succeeded there since the last, nor does a task
-    that fails there once more.
+    that fails there once more since it may run nowhere else.
     """
 
     def __init__(self) -> None:
@@ -24,10 +24,13 @@ class Passing:
         """Say whether it matters what tasks do; else `succeeded` and `forget` change nothing."""
         return bool(self._failed)
 
-    def failed(self, worker: str, key: Hashable, prefix: str) -> str:
-        """Take in that a task failed; give why that tells nothing of its process, empty if it may."""
+    def failed(self, worker: str, key: Hashable, prefix: str, only_there: bool) -> str:
+        """Take in that a task failed; give why that tells nothing of its process, empty if it may.
+
+        With `only_there` the task may run nowhere else.
+        """
         keys, works = self._failed.setdefault(worker, set()), self._works.setdefault(worker, {})
-        again, alive = key in keys, works.get(prefix, False)
+        again, alive = only_there and key in keys, works.get(prefix, False)
         keys.add(key)
         works[prefix] = False
         if again:
