@@ -1,0 +1,91 @@
+"""What a milestone stands on, as facts with digests: equal facts and an equal structure make equal partitions."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True, slots=True)
+class Fact:
+    """One thing that a milestone stands on."""
+
+    kind: str
+    """``function``, ``class``, ``value``, ``argument``, ``module``, ``package``, ``input`` or ``python``."""
+    digest: str
+    """Hexadecimal; of the thing itself, not of what it refers to."""
+    shown: str = ""
+    """A number, a release or a place in a file; never data."""
+
+
+@dataclass(slots=True)
+class Fingerprint:
+    """What identifies a milestone beyond its name, and why, if it cannot be identified beyond this run.
+
+    Attributes
+    ----------
+    structure
+        Digest of the graph: which functions with which arguments, by position.
+    facts
+        By name, as ``module.function``, ``module.function(argument)`` or the path of a file. Arguments are told for
+        `changes` only: that they count is in the structure.
+    reasons
+        Why it cannot be pinned down, each with what to do; empty if it can.
+    """
+
+    structure: str
+    facts: Mapping[str, Fact] = field(default_factory=dict)
+    reasons: tuple[str, ...] = ()
+
+    @property
+    def pinned(self) -> bool:
+        """Say whether another run can tell that it makes the same."""
+        return not self.reasons
+
+    @property
+    def digest(self) -> str:
+        """Give the digest of all of it: 32 hexadecimal digits."""
+        facts = ((name, fact) for name, fact in sorted(self.facts.items()) if fact.kind != "argument")
+        return combine([self.structure, *(f"{name}\0{fact.kind}\0{fact.digest}" for name, fact in facts)])
+
+
+def combine(parts: Iterable[str]) -> str:
+    """Give the digest of texts in their order: 32 hexadecimal digits of BLAKE2b.
+
+    The length of each is part of it, so no two sequences of texts give the same bytes.
+    """
+    h = hashlib.blake2b(digest_size=16)
+    for part in parts:
+        raw = part.encode("utf-8", "surrogatepass")
+        h.update(len(raw).to_bytes(8, "little"))
+        h.update(raw)
+    return h.hexdigest()
+
+
+def changes(before: Fingerprint, after: Fingerprint) -> list[str]:
+    """Say in a sentence each what is different; empty if nothing is.
+
+    What changed comes before what is new and what is gone: those often follow from it.
+    """
+    if before.digest == after.digest:
+        return []
+    names = sorted(before.facts.keys() | after.facts.keys())
+    pairs = [(name, before.facts.get(name), after.facts.get(name)) for name in names]
+    said = [_changed(name, old, new) for name, old, new in pairs if old and new and old.digest != new.digest]
+    said += [f"{_named(name, new)} is new" for name, old, new in pairs if new and not old]
+    said += [f"{_named(name, old)} takes no part any more" for name, old, new in pairs if old and not new]
+    return said or ["the order in which the functions are applied changed"]
+
+
+def _named(name: str, fact: Fact) -> str:
+    return f"{fact.kind} {name}"
+
+
+def _changed(name: str, old: Fact, new: Fact) -> str:
+    if new.kind in ("package", "python"):
+        return f"{name} {old.shown} is now {new.shown}"
+    if new.kind in ("value", "argument") and old.shown and new.shown:
+        return f"{_named(name, new)} changed from {old.shown} to {new.shown}"
+    where = f" ({new.shown})" if new.shown and new.kind in ("function", "input") else ""
+    return f"{_named(name, new)} changed{where}"

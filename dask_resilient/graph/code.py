@@ -1,0 +1,115 @@
+"""Functions and classes by what they do: bytecode, constants, and what they refer to.
+
+A name of a local variable, a comment, a line number and a file name are no part of that. What a function refers to is
+not followed here: each reference is told, with its name and its object, to whoever keeps the facts.
+"""
+
+from __future__ import annotations
+
+import builtins
+import dis
+import inspect
+import sys
+from collections.abc import Callable, Iterator
+from types import CodeType, FunctionType, ModuleType
+from typing import Any
+
+MISSING = object()
+
+_GLOBAL = ("LOAD_GLOBAL", "LOAD_NAME")
+_ATTRIBUTE = ("LOAD_ATTR", "LOAD_METHOD")
+
+
+def describe_code(code: CodeType, digest: Callable[[Any], str], docstring: str | None = None) -> Iterator[str]:
+    """Give what a code object does, as texts.
+
+    Parameters
+    ----------
+    code
+        Of a function, or a module.
+    digest
+        Of a constant.
+    docstring
+        Of the function: no part of what it does.
+    """
+    arguments = code.co_argcount + code.co_kwonlyargcount
+    yield code.co_code.hex()
+    yield f"{code.co_argcount} {code.co_posonlyargcount} {code.co_kwonlyargcount} {code.co_flags} {code.co_nlocals}"
+    yield f"{len(code.co_cellvars)} {len(code.co_freevars)}"
+    yield " ".join(code.co_varnames[:arguments])
+    yield " ".join(code.co_names)
+    yield code.co_exceptiontable.hex() if hasattr(code, "co_exceptiontable") else ""
+    for i, constant in enumerate(code.co_consts):
+        if isinstance(constant, CodeType):
+            yield from describe_code(constant, digest)
+        elif i == 0 and docstring is not None and constant == docstring:
+            yield "docstring"
+        else:
+            yield digest(constant)
+
+
+def references(function: FunctionType) -> Iterator[tuple[str, Any]]:
+    """Give what a function reads of its module, as deep as modules and classes go: each name and its object.
+
+    What is not there is given as `MISSING`: it may come to be there.
+    """
+    for names in _chains(function.__code__):
+        path = name = names[0]
+        if name not in function.__globals__ and hasattr(builtins, name):
+            continue
+        found = function.__globals__.get(name, MISSING)
+        for attribute in names[1:]:
+            if not isinstance(found, ModuleType | type) or (attribute not in dir(found)):
+                break
+            found, path = inspect.getattr_static(found, attribute, MISSING), f"{path}.{attribute}"
+            if isinstance(found, staticmethod | classmethod):
+                found = found.__func__
+        yield path, found
+
+
+def imports(code: CodeType) -> Iterator[str]:
+    """Give the names of the modules that code imports when it runs."""
+    for instruction in dis.get_instructions(code):
+        if instruction.opname == "IMPORT_NAME":
+            yield str(instruction.argval)
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            yield from imports(constant)
+
+
+def _chains(code: CodeType) -> Iterator[tuple[str, ...]]:
+    """Give each global name with the attributes that are read of it at once."""
+    chain: list[str] = []
+    for instruction in dis.get_instructions(code):
+        if instruction.opname in _ATTRIBUTE and chain:
+            chain.append(instruction.argval)
+            continue
+        if chain:
+            yield tuple(chain)
+        chain = [instruction.argval] if instruction.opname in _GLOBAL else []
+    if chain:
+        yield tuple(chain)
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            yield from _chains(constant)
+
+
+def module_code(module: ModuleType) -> CodeType | None:
+    """Give the code of a module of the user's, None where it has no source."""
+    loader = getattr(getattr(module, "__spec__", None), "loader", None)
+    name = module.__name__
+    if loader is None or not hasattr(loader, "get_code"):
+        return None
+    try:
+        code = loader.get_code(name)
+    except (ImportError, OSError, SyntaxError):
+        return None
+    return code if isinstance(code, CodeType) else None
+
+
+def qualified(thing: Any) -> str:
+    """Give the name of a function or class with its module."""
+    module = getattr(thing, "__module__", None) or "?"
+    if module == "__main__" and (spec := getattr(sys.modules.get("__main__"), "__spec__", None)) is not None:
+        module = spec.name  # python -m package.module
+    return f"{module}.{getattr(thing, '__qualname__', getattr(thing, '__name__', '?'))}"

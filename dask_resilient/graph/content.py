@@ -1,0 +1,220 @@
+"""Values by content: what equals in another process has the same digest there, whatever its address or its hash.
+
+Known types are written out one by one; any other object counts by its class and by what `pickle` would keep of it,
+taken apart and digested in the same way, never pickled as bytes (those depend on which objects are shared). What cannot
+be taken apart is opaque: it gives a reason why nothing that depends on it can be known again.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import sys
+import threading
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
+from pathlib import PosixPath, PurePath, PurePosixPath, PureWindowsPath, WindowsPath
+from types import BuiltinFunctionType, CodeType, FunctionType, MappingProxyType, MethodType, ModuleType
+from typing import Any
+
+import numpy as np
+
+from dask_resilient.core.fingerprints import Fact, combine
+from dask_resilient.graph.code import describe_code, qualified
+from dask_resilient.graph.following import SHOWN, Following
+from dask_resilient.graph.inputs import input_of
+
+ENTROPY_BITS = 96
+"""A seed of more bits than this was drawn by the machine; NumPy draws 128."""
+
+OPTIONS = "storage_options"
+"""The argument by which Dask's readers take credentials: who reads a file does not change what is in it."""
+
+ENDPOINTS = ("endpoint", "endpoint_url", "endpoint_override")
+"""What of it takes part all the same: the same path elsewhere is another file."""
+
+_FILESYSTEMS = {"fsspec.spec.AbstractFileSystem", "pyarrow._fs.FileSystem"}
+_LOCKS = (type(threading.Lock()), type(threading.RLock()))
+"""They hold nothing that a result could depend on."""
+
+_PLAIN = frozenset({bool, int, float, complex, bytes, type(None), type(...)})
+_ANY_SUBCLASS = (type, ModuleType, PosixPath, PurePosixPath, WindowsPath, PureWindowsPath, np.dtype)
+"""Kinds of which a subclass is nothing more; other subclasses may hold what their base does not know."""
+
+
+class Digester:
+    """Digests values, and keeps the facts that they rely on.
+
+    Attributes
+    ----------
+    reasons
+        Why something cannot be pinned down, each once, in the order in which it was met.
+    """
+
+    def __init__(self) -> None:
+        self._code = Following(self.digest, self.opaque)
+        self.reasons: dict[str, None] = {}
+        self._memo: dict[int, tuple[Any, str]] = {}
+        self._texts: dict[str, str] = {}
+        self._arguments: dict[tuple[str, str], list[Any]] = {}
+        """By function and argument: the sum of the digests, and what is shown if that is always the same."""
+        self._open: dict[int, int] = {}
+        self._met_cycle = False
+        self._arms: tuple[tuple[Any, Callable[[Any], str]], ...] = (
+            (tuple(_PLAIN), _plain),
+            (str, self._text),
+            (PurePath, lambda path: self._text(str(path))),
+            ((tuple, list), self._sequence),
+            ((set, frozenset), lambda x: combine(["set", *sorted(map(self.digest, x))])),
+            (dict, self._mapping),
+            (MappingProxyType, lambda mapping: self._mapping(dict(mapping))),
+            (_LOCKS, lambda lock: combine(["lock", type(lock).__name__])),
+            (FunctionType, self._code.function),
+            (BuiltinFunctionType, self._code.builtin),
+            (
+                MethodType,
+                lambda method: combine(["method", self.digest(method.__func__), self.digest(method.__self__)]),
+            ),
+            (partial, lambda p: combine(["partial", *map(self.digest, (p.func, p.args, p.keywords))])),
+            (CodeType, lambda code: combine(describe_code(code, self.digest))),
+            (ModuleType, self._code.module),
+            (type, self._code.cls),
+            (np.ufunc, self._ufunc),
+            (np.ndarray, self._array),
+            (np.dtype, lambda dtype: combine(["dtype", dtype.str, repr(dtype)])),
+            (np.random.SeedSequence, self._seed),
+        )
+
+    def argument(self, function: str, name: str, digest: str, value: Any) -> None:
+        """Take in an argument of a call: all calls of a function count together, in any order."""
+        shown = repr(value) if type(value) in SHOWN else ""
+        known = self._arguments.setdefault((function, name), [0, shown])
+        known[0] = (known[0] + int(digest, 16)) % 2**128
+        if known[1] != shown:
+            known[1] = ""
+
+    def facts(self) -> dict[str, Fact]:
+        """Give the facts by name, those of arguments too."""
+        arguments = {
+            f"{function}({name})": Fact("argument", f"{total:032x}", shown)
+            for (function, name), (total, shown) in self._arguments.items()
+        }
+        return arguments | self._code.facts()
+
+    def opaque(self, reason: str) -> str:
+        """Take in that something cannot be pinned down."""
+        self.reasons[reason] = None
+        return combine(["opaque"])
+
+    def digest(self, value: Any) -> str:
+        """Give the digest of a value."""
+        kind = type(value)
+        if kind in _PLAIN:
+            return _plain(value)
+        if kind is str:
+            return self._texts.get(value) or self._texts.setdefault(value, self._text(value))
+        known = self._memo.get(id(value))
+        if known is not None:
+            return known[1]
+        if id(value) in self._open:
+            self._met_cycle = True
+            return combine(["again", str(len(self._open) - self._open[id(value)])])
+        outer, self._met_cycle = self._met_cycle, False
+        self._open[id(value)] = len(self._open)
+        try:
+            found = self._dispatch(value)
+        except RecursionError:
+            found = self.opaque(f"an object of type {qualified(type(value))} is nested too deep")
+        finally:
+            del self._open[id(value)]
+        # What stands inside a cycle has another digest from elsewhere in it.
+        if not self._met_cycle or not self._open:
+            self._memo[id(value)] = (value, found)
+        self._met_cycle = outer or (self._met_cycle and bool(self._open))
+        if not self._open:
+            self._code.follow()
+        return found
+
+    def _dispatch(self, value: Any) -> str:
+        for kinds, arm in self._arms:
+            if isinstance(value, kinds):
+                exact = type(value) in (kinds if isinstance(kinds, tuple) else (kinds,))
+                return arm(value) if exact or isinstance(value, _ANY_SUBCLASS) else self._object(value)
+        return self._object(value)
+
+    # -- data ----------------------------------------------------------------------------------------------------------
+
+    def _text(self, text: str) -> str:
+        found = input_of(text)
+        if found is None:
+            return combine(["str", text])
+        if not found.digest:
+            return self.opaque(f"{text!r} has {found.shown}: say what it is by version=")
+        self._code.put(text, found)
+        return combine(["input", found.digest])
+
+    def _sequence(self, values: Iterable[Any]) -> str:
+        return combine(["list" if isinstance(values, list) else "tuple", *map(self.digest, values)])
+
+    def _mapping(self, values: dict[Any, Any]) -> str:
+        pairs = ((self.digest(k), self.options(v) if k == OPTIONS else self.digest(v)) for k, v in values.items())
+        return combine(["dict", *(each for pair in pairs for each in pair)])
+
+    def options(self, options: Any) -> str:
+        """Give the digest of what says how files are read, without credentials."""
+        if not isinstance(options, Mapping):
+            return combine(["options"])
+        nested = [each for each in (options, options.get("client_kwargs")) if isinstance(each, Mapping)]
+        said = [self.digest(each[name]) for each in nested for name in ENDPOINTS if name in each]
+        return combine(["options", *said])
+
+    def _array(self, array: np.ndarray[Any, Any]) -> str:
+        if array.dtype.hasobject:
+            items = map(self.digest, array.ravel().tolist())
+            return combine(["array", self.digest(array.dtype), str(array.shape), *items])
+        h = hashlib.blake2b(np.ascontiguousarray(array).view(np.uint8).data if array.size else b"", digest_size=16)
+        return combine(["array", self.digest(array.dtype), str(array.shape), h.hexdigest()])
+
+    def _seed(self, seed: np.random.SeedSequence) -> str:
+        entropy = seed.entropy
+        if isinstance(entropy, int) and entropy.bit_length() > ENTROPY_BITS:
+            return self.opaque("random numbers without a seed: give one, as in default_rng(7)")
+        return combine(["seed", *map(self.digest, (entropy, seed.spawn_key, seed.pool_size, seed.n_children_spawned))])
+
+    def _ufunc(self, ufunc: np.ufunc) -> str:
+        for name in ("numpy", "scipy.special"):
+            if getattr(sys.modules.get(name), ufunc.__name__, None) is ufunc:
+                return combine(["ufunc", self._code.package(name), ufunc.__name__])
+        return self.opaque(f"ufunc {ufunc.__name__!r} is of no library: give checkpoint a version=")
+
+    def _named(self, value: Any, name: str) -> str:
+        """Give an object that pickle would look up by its name."""
+        module = getattr(value, "__module__", None)
+        if package := self._code.package(module):
+            return combine(["named", package, f"{module}.{name}"])
+        wrapped = getattr(value, "__wrapped__", None)
+        if wrapped is None:
+            return self.opaque(f"{module}.{name} is known by its name only: give checkpoint a version=")
+        return combine(["named", qualified(type(value)), self.digest(wrapped)])
+
+    def _object(self, value: Any) -> str:
+        """Take any other object apart as pickle would."""
+        cls = type(value)
+        if not _FILESYSTEMS.isdisjoint(map(qualified, cls.__mro__)):
+            return combine(["filesystem", qualified(cls), self.options(getattr(value, "storage_options", None))])
+        try:
+            reduced = value.__reduce_ex__(4)
+        except Exception:
+            return self.opaque(f"an object of type {qualified(cls)} cannot be taken apart: give checkpoint a version=")
+        if isinstance(reduced, str):
+            return self._named(value, reduced)
+        make, args, *rest = reduced
+        parts = [self.digest(make), self.digest(args)]
+        state, items, pairs = (*rest, None, None, None)[:3]
+        parts.append(self.digest(state))
+        parts += [self.digest(item) for item in items or ()]
+        parts += [self.digest(pair) for pair in pairs or ()]
+        return combine(["object", self.digest(cls), *parts])
+
+
+def _plain(value: Any) -> str:
+    return combine([type(value).__name__, repr(value)])

@@ -1,0 +1,161 @@
+"""The fingerprint of a collection: its graph by what its tasks do, never by its keys.
+
+Dask's keys cannot identify a partition in another process: those of `dd.read_parquet` are new in each, and those of a
+function of an imported module stay the same when it is edited. So a task counts by its function, its arguments, and the
+fingerprints of the tasks that it depends on; a dataframe by its expression, which is made of the same parts.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from functools import partial
+from typing import Any
+
+from dask._task_spec import Alias, DataNode, Dict, GraphNode, NestedContainer, Set, Task, TaskRef, convert_legacy_graph
+from dask.delayed import Delayed
+
+from dask_resilient.core.fingerprints import Fingerprint, combine
+from dask_resilient.graph.code import qualified
+from dask_resilient.graph.content import OPTIONS, Digester
+from dask_resilient.graph.milestone import keys_of
+from dask_resilient.tasks import SaveTask
+
+IMPURE = re.compile(r"-[0-9a-f]{8}-[0-9a-f]{4}-4[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}$")
+"""A key that Dask drew at random, for a call of which nobody has said that it is pure."""
+
+_NO_PART = ("_dataset_info_cache", "_pd_length_stats", "_partitions_cache")
+"""Operands of expressions that are there for speed only."""
+
+
+def fingerprint(collection: Any) -> Fingerprint:
+    """Give the fingerprint of a collection.
+
+    Parameters
+    ----------
+    collection
+        Anything with Dask's collection protocol. Nothing of it is computed, and no file is read but for its size, its
+        time and its inode.
+    """
+    digester = Digester()
+    expr = None if isinstance(collection, Delayed) else getattr(collection, "expr", None)
+    structure = _Expressions(digester).digest(expr) if expr is not None else _graph(collection, digester)
+    return Fingerprint(structure, digester.facts(), tuple(digester.reasons))
+
+
+def _graph(collection: Any, digester: Digester) -> str:
+    tasks = _Tasks(convert_legacy_graph(dict(collection.__dask_graph__())), digester)
+    return combine(["graph", *map(tasks.digest, keys_of(collection))])
+
+
+class _Tasks:
+    """The tasks of one graph."""
+
+    def __init__(self, graph: Mapping[Any, GraphNode], digester: Digester) -> None:
+        self._graph = graph
+        self._digester = digester
+        self._known: dict[Any, str] = {}
+
+    def digest(self, key: Any) -> str:
+        """Give the digest of a task, after those that it depends on: without recursion, since chains are long."""
+        stack = [key]
+        while stack:
+            top = stack[-1]
+            if top in self._known:
+                stack.pop()
+                continue
+            node = self._graph.get(top)
+            missing = [] if node is None else [key for key in node.dependencies if key not in self._known]
+            if missing:
+                stack += missing
+                continue
+            self._known[top] = self._node(top, node)
+            stack.pop()
+        return self._known[key]
+
+    def _node(self, key: Any, node: GraphNode | None) -> str:
+        if node is None:
+            return self._digester.opaque(
+                "it stands on futures: mark it before persist(), or give checkpoint a version="
+            )
+        name = key[0] if isinstance(key, tuple) else key
+        if isinstance(name, str) and IMPURE.search(name):
+            self._digester.opaque(
+                f"a delayed call {name.rpartition('-')[0][:40]!r} that may differ each time: pure=True"
+            )
+        return self._value(node)
+
+    def _value(self, value: Any) -> str:  # noqa: C901, PLR0911 - one arm a kind of node
+        match value:
+            case TaskRef():
+                return self._known[value.key]
+            case Alias():
+                return self._known[value.target]
+            case SaveTask():
+                return self._known[next(iter(value.dependencies))]  # a milestone on the way: the same value
+            case DataNode():
+                return self._digester.digest(value.value)
+            case Dict():
+                return self._mapping(value)
+            case NestedContainer():
+                items = map(self._value, value.args)
+                return combine([type(value).__name__, *(sorted(items) if isinstance(value, Set) else items)])
+            case Task():
+                return self._call(value)
+            case list() | tuple() if type(value) in (list, tuple):
+                return combine([type(value).__name__, *map(self._value, value)])
+            case dict() if type(value) is dict:
+                return self._mapping(value)
+            case _:
+                return self._digester.digest(value)
+
+    def _mapping(self, values: Mapping[Any, Any]) -> str:
+        options = self._digester.options
+        pairs = ((self._value(k), options(v) if k == OPTIONS else self._value(v)) for k, v in values.items())
+        return combine(["dict", *(each for pair in pairs for each in pair)])
+
+    def _call(self, task: Task) -> str:
+        args = {str(i): arg for i, arg in enumerate(task.args)} | dict(sorted(task.kwargs.items()))
+        digests = {name: self._value(arg) for name, arg in args.items()}
+        function = qualified(task.func.func if isinstance(task.func, partial) else task.func)
+        for name, arg in args.items():
+            value = arg.value if isinstance(arg, DataNode) else arg
+            if not isinstance(value, GraphNode | TaskRef):
+                self._digester.argument(function, name, digests[name], value)
+        parts = (each for pair in digests.items() for each in pair)
+        return combine(["task", self._digester.digest(task.func), *parts])
+
+
+class _Expressions:
+    """The expressions of one dataframe."""
+
+    def __init__(self, digester: Digester) -> None:
+        self._digester = digester
+        self._known: dict[str, str] = {}
+
+    def digest(self, expr: Any) -> str:
+        """Give the digest of an expression."""
+        found = self._known.get(expr._name)
+        if found is None:
+            names = list(expr._parameters) + [""] * (len(expr.operands) - len(expr._parameters))
+            parts = [
+                f"{name}={self._digester.options(operand) if name == OPTIONS else self._operand(operand)}"
+                for name, operand in zip(names, expr.operands, strict=False)
+                if name not in _NO_PART
+            ]
+            self._digester.digest(type(expr))
+            found = self._known[expr._name] = combine(["expression", qualified(type(expr)), *parts])
+        return found
+
+    def _operand(self, operand: Any) -> str:
+        if hasattr(operand, "_parameters") and hasattr(operand, "operands"):
+            return self.digest(operand)
+        if isinstance(operand, GraphNode):
+            return _Tasks({operand.key: operand}, self._digester).digest(operand.key)
+        if type(operand).__name__ == "_BackendData":
+            return self._digester.digest(operand._data)
+        if isinstance(operand, list | tuple):
+            return combine([type(operand).__name__, *map(self._operand, operand)])
+        if isinstance(operand, Iterable) and hasattr(operand, "__dask_graph__"):
+            return _graph(operand, self._digester)
+        return self._digester.digest(operand)
