@@ -7,6 +7,10 @@ So a load that lands on such a worker would wait for data that is in memory nowh
 Where the function of the task itself still runs they stay linked, for it may only just have begun. The scheduler, to
 which the task is a load without dependencies, may have them dropped all the same; Dask's worker takes that for a broken
 state and closes. By then the function has its arguments, so they are unlinked when they are to be dropped.
+
+One more thing happens to a task that is sent, taken back and sent again before it has looked for its inputs: Dask goes
+on with it although an input was dropped meanwhile, and it ends in a KeyError. Plain Dask has that race too, but seldom
+takes tasks back. Such a task is asked for again instead.
 """
 
 from __future__ import annotations
@@ -16,18 +20,23 @@ from collections.abc import Callable, Iterable
 from time import time
 from typing import Any
 
+from distributed.worker_state_machine import ExecuteFailureEvent, RescheduleEvent, StateMachineEvent
+
 logger = logging.getLogger("dask_resilient")
 
 _RUNNING = ("executing", "long-running")
 
 
 class Unlink:
-    """Wraps the worker's handlers of ``compute-task`` and ``remove-replicas``."""
+    """Wraps the worker's handlers of ``compute-task`` and ``remove-replicas``, and its `execute`."""
 
     def __init__(self, worker: Any) -> None:
         self._worker = worker
         self._original: Callable[..., Any] | None = None
         self._remove: Callable[..., Any] | None = None
+        self._execute: Callable[..., Any] | None = None
+        self._before: Any = None
+        """What somebody else had put over the worker's `execute`."""
         self._on = False
         self.overtaken: set[Any] = set()
         """Keys whose function still runs for an earlier run id than the worker has for them now.
@@ -42,6 +51,9 @@ class Unlink:
         self._worker.stream_handlers["compute-task"] = self._compute_task
         self._remove = self._worker.stream_handlers["remove-replicas"]
         self._worker.stream_handlers["remove-replicas"] = self._remove_replicas
+        self._before = self._worker.__dict__.get("execute")
+        self._execute = self._worker.execute
+        self._worker.execute = self._run
         self._on = True
 
     def undo(self) -> None:
@@ -51,6 +63,11 @@ class Unlink:
             self._worker.stream_handlers["compute-task"] = self._original
         if self._worker.stream_handlers.get("remove-replicas") == self._remove_replicas:
             self._worker.stream_handlers["remove-replicas"] = self._remove
+        if self._worker.__dict__.get("execute") == self._run:
+            if self._before is None:
+                del self._worker.execute
+            else:
+                self._worker.execute = self._before
 
     def _compute_task(self, **msg: Any) -> Any:
         if self._runs(self._worker.state.tasks.get(msg["key"])):
@@ -75,6 +92,18 @@ class Unlink:
                 logger.exception("dask-resilient: cannot let go of %r; switched off here", msg.get("keys"))
         assert self._remove is not None
         return self._remove(**msg)
+
+    async def _run(self, key: Any, *, stimulus_id: str) -> StateMachineEvent:
+        assert self._execute is not None
+        event: StateMachineEvent = await self._execute(key, stimulus_id=stimulus_id)
+        if self._on and isinstance(event, ExecuteFailureEvent) and event.start is None and self._lacks(key):
+            return RescheduleEvent(key=key, stimulus_id=f"resilience-unlink-{time()}")
+        return event
+
+    def _lacks(self, key: Any) -> bool:
+        """Say whether an input of a task is not here, so that its function cannot have begun."""
+        ts = self._worker.state.tasks.get(key)
+        return ts is not None and any(dep.state != "memory" for dep in ts.dependencies)
 
     def _let_go(self, keys: Iterable[Any]) -> None:
         """Unlink what is to be dropped from tasks whose function runs for an earlier run."""

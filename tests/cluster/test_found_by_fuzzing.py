@@ -72,6 +72,28 @@ async def test_a_load_overtakes_a_task_that_has_not_begun(x: Cluster) -> None:
 
 
 @cluster_test()
+async def test_a_task_that_is_sent_again_without_its_input_before_it_has_begun(x: Cluster) -> None:
+    """In one batch it is sent, taken back, its input dropped, and it is sent again: it is run (seed 657165224)."""
+    spec = {"d": [], "k": ["d"]}
+    a, b = x.workers
+    scheduler = x.scheduler
+    d, k = x.persist(spec, "d", "k", workers=[a.address])
+    await x.done(d, k)
+    scheduler.request_acquire_replicas(b.address, ["d"], stimulus_id="test-copy")
+    await until(lambda: len(x.task("d").who_has) == 2, what="both have the input")
+    x.watch.detour.on = False
+    x.drop("k")
+    assert x.task("k").processing_on.address == a.address
+    scheduler.worker_send(a.address, {"op": "free-keys", "keys": ["k"], "stimulus_id": "test-1"})
+    scheduler.worker_send(a.address, {"op": "free-keys", "keys": ["d"], "stimulus_id": "test-2"})
+    scheduler.remove_replica(x.task("d"), scheduler.workers[a.address])
+    scheduler.worker_send(a.address, scheduler._task_to_msg(x.task("k")))
+    await x.done(k)
+    await x.right(spec, k)
+    x.watch.detour.on = True
+
+
+@cluster_test()
 async def test_lost_after_dep_erred_and_never_saved(x: Cluster) -> None:
     """Plain Dask brings it back never, without a word; it errs, as what it is made of did (seed 200815)."""
     spec = {"D": [], "K": ["D"], "X": ["D"], "Y": ["K"]}

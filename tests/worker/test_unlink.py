@@ -2,12 +2,24 @@
 
 from __future__ import annotations
 
+import asyncio
 from types import SimpleNamespace
 
 import pytest
-from distributed.worker_state_machine import RemoveReplicasEvent, TaskState, WorkerState
+from distributed.worker_state_machine import (
+    ExecuteFailureEvent,
+    RemoveReplicasEvent,
+    RescheduleEvent,
+    TaskState,
+    WorkerState,
+)
 
 from dask_resilient.internals.unlink import Unlink
+
+
+async def fails(key, *, stimulus_id):
+    """End as Dask does where an input is not there."""
+    return ExecuteFailureEvent.dummy(key, stimulus_id=stimulus_id)
 
 
 @pytest.fixture
@@ -23,6 +35,7 @@ def worker():
     state.data["b"] = 1
     return SimpleNamespace(
         state=state,
+        execute=fails,
         active_keys={"m"},
         stream_handlers={
             "compute-task": lambda **_: None,
@@ -58,5 +71,15 @@ def test_both_handlers_are_given_back(worker):
     unlink = Unlink(worker)
     unlink.install()
     assert worker.stream_handlers != before
+    assert worker.execute is not fails
     unlink.undo()
     assert worker.stream_handlers == before
+    assert worker.execute is fails
+
+
+@pytest.mark.parametrize(("state", "event"), [("memory", ExecuteFailureEvent), ("fetch", RescheduleEvent)])
+def test_a_task_whose_function_could_not_begin_is_asked_for_again(state, event, worker):
+    """Where an input is not there; any other failure is the task's."""
+    Unlink(worker).install()
+    worker.state.tasks["b"].state = state
+    assert type(asyncio.run(worker.execute("m", stimulus_id="s"))) is event
