@@ -41,15 +41,7 @@ from dask_resilient.core.phases import ASKED, Ask, Times
 
 
 class Book(Decider):
-    """The phases of all devices of one cluster.
-
-    Parameters
-    ----------
-    breaker
-        Says when judgements wait.
-    times
-        How long things take.
-    """
+    """The phases of all devices of one cluster; the parameters are those of `Decider`."""
 
     def __init__(self, breaker: Breaker | None = None, times: Times | None = None) -> None:
         super().__init__(breaker or Breaker(), times or Times())

@@ -38,7 +38,7 @@ def describe_code(code: CodeType, digest: Callable[[Any], str], docstring: str |
     yield f"{len(code.co_cellvars)} {len(code.co_freevars)}"
     yield " ".join(code.co_varnames[:arguments])
     yield " ".join(code.co_names)
-    yield code.co_exceptiontable.hex() if hasattr(code, "co_exceptiontable") else ""
+    yield code.co_exceptiontable.hex()
     for i, constant in enumerate(code.co_consts):
         if isinstance(constant, CodeType):
             yield from describe_code(constant, digest)

@@ -24,8 +24,8 @@ from dask_resilient.tasks import SaveTask
 IMPURE = re.compile(r"-[0-9a-f]{8}-[0-9a-f]{4}-4[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}$")
 """A key that Dask drew at random, for a call of which nobody has said that it is pure."""
 
-_NO_PART = ("_dataset_info_cache", "_pd_length_stats", "_partitions_cache")
-"""Operands of expressions that are there for speed only."""
+_NO_PART = ("_dataset_info_cache", "_pd_length_stats")
+"""Operands of expressions that hold what was found out meanwhile, of files or of the data that is another operand."""
 
 
 def fingerprint(collection: Any) -> Fingerprint:

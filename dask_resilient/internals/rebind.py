@@ -56,16 +56,10 @@ def stranded(scheduler: Any, gone: Collection[str]) -> dict[str, int]:
     return counts
 
 
-def is_only_for(scheduler: Any, key: Key, worker: str) -> bool:
-    """Say whether a task may run on one worker only, for what the user wants or since there is no other."""
-    ts, workers = scheduler.tasks.get(key), scheduler.workers
-    if ts is None or len(workers) < 2:  # noqa: PLR2004 - this one and another
+def is_bound(scheduler: Any, key: Key, worker: str) -> bool:
+    """Say whether of the workers that take tasks at most this one may run a task, for what the user wants of them."""
+    ts = scheduler.tasks.get(key)
+    if ts is None:
         return True
     valid = scheduler.valid_workers(ts)
     return valid is not None and not ts.loose_restrictions and {ws.address for ws in valid} <= {worker}
-
-
-def is_bound(scheduler: Any, ts: Any) -> bool:
-    """Say whether no worker that takes tasks may run a task, for what the user wants of its worker."""
-    valid = scheduler.valid_workers(ts)
-    return valid is not None and not valid and not ts.loose_restrictions

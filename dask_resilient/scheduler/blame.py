@@ -14,7 +14,7 @@ from dask_resilient.core.cuda_errors import Kind, TaskFault
 from dask_resilient.core.faults import Class, Suspect
 from dask_resilient.core.passing import Passing
 from dask_resilient.core.readings import Name, Reading, task_error
-from dask_resilient.internals.rebind import is_only_for
+from dask_resilient.internals.rebind import is_bound
 from dask_resilient.scheduler.verdicts import Record, Verdicts
 
 NAMED = 5
@@ -69,7 +69,7 @@ class Blame:
         else:
             blame = self._attribution.failed(key, msg["prefix"], device, fault, again=again)
         if fault.cls.rank >= Class.KILL.rank and not record.member.gpu:
-            only_there = is_only_for(self._scheduler, key, worker)
+            only_there = len(self._scheduler.workers) == 1 or is_bound(self._scheduler, key, worker)
             passes = self._passing.failed(worker, key, msg["prefix"], only_there) or self._precious(worker)
             blame = replace(blame, reason=f"{blame.reason}; {passes}", passes=True) if passes else blame
         if fault.sticky:

@@ -40,8 +40,8 @@ READY = 0.25
 NANNY = 10.0
 """Seconds for the answer of a nanny."""
 
-FORMER = 100
-"""Earlier processes of one worker that are remembered."""
+FORMER = 1_000
+"""Processes that were ended and are remembered, the newest."""
 
 NO_SIDE = "this worker has no side of ours"
 
@@ -67,10 +67,10 @@ class Enact:
         self._tasks: set[asyncio.Task[None]] = set()
         self._leaving: dict[str, asyncio.Event] = {}
         """Workers that are getting ready to leave."""
-        self._former: dict[str, list[str]] = {}
-        """By the name of a worker, addresses of its earlier processes that were ended."""
+        self._former: dict[str, str] = {}
+        """By the address of a process that was ended, the name of its worker."""
         self._stranded: set[str] = set()
-        """Of those, the ones that tasks were told to wait for in vain."""
+        """Of those, the ones of which it was told that tasks wait for them."""
         self._waiting: set[str] = set()
         """Workers that are to run the canary as soon as their side is up."""
         self._absences = Absences(parse_timedelta(dask.config.get("distributed.deploy.lost-worker-timeout", "15s")))
@@ -116,16 +116,14 @@ class Enact:
         if not self._former or not self._scheduler.unrunnable:
             return
         names = {member.name: member.worker for member in self._watch.members.all()}
-        rebind(
-            self._scheduler,
-            {former: names[name] for name, all_of_it in self._former.items() if name in names for former in all_of_it},
-        )
-        gone = {former: name for name, all_of_it in self._former.items() if name not in names for former in all_of_it}
-        for worker, count in stranded(self._scheduler, gone.keys() - self._stranded).items():
+        heirs = {former: names[name] for former, name in self._former.items() if name in names}
+        rebind(self._scheduler, heirs)
+        gone = self._former.keys() - heirs.keys() - self._stranded
+        for worker, count in stranded(self._scheduler, gone).items():
             self._stranded.add(worker)
             reason = (
                 f"{count} tasks may run only on worker {worker}, whose process was ended: they wait until a worker "
-                f"with the name {gone[worker]!r} joins"
+                f"with the name {self._former[worker]!r} joins"
             )
             logger.warning("dask-resilient: %s", reason)
             self._watch.event("stranded", worker=worker, count=count, reason=reason)
@@ -246,9 +244,9 @@ class Enact:
         if ws is None:
             return None
         nanny: str | None = ws.nanny
-        former = self._former.setdefault(str(ws.name), [])
-        former.append(worker)
-        del former[:-FORMER]
+        self._former[worker] = str(ws.name)
+        if len(self._former) > FORMER:
+            del self._former[next(iter(self._former))]
         await self._scheduler.remove_worker(
             worker, expected=True, close=nanny is None, stimulus_id=f"resilience-{why}-{time()}"
         )

@@ -91,7 +91,7 @@ class Tries:
         label = make_label(prefix, fault)
         self._met[worker] = Met(label, blame.culprit, blame.passes)
         if blame.culprit:
-            self._hear(Culprit(label, f"{blame.reason}; what fails so ends as without us", device))
+            self._hear(Culprit(label, f"{blame.reason}; such errors pass, as in plain Dask", device))
 
     def during(self, key: Hashable, worker: str, sick: bool, judge: Callable[[], None]) -> None:
         """Have a device judged for a task's error, then give the task another try if the device is held for it.
@@ -130,7 +130,7 @@ class Tries:
         """
         device = self._book.devices[member.device]
         worn = device.struck_out(time(), self._book.times)
-        if is_bound(self._watch.scheduler, ts):
+        if is_bound(self._watch.scheduler, ts.key, member.worker):
             return device.phase is Phase.PROBATION and member.worker in device.leaving and not worn
         return bool(self._book.serving()) or not worn
 
