@@ -107,6 +107,17 @@ def module_code(module: ModuleType) -> CodeType | None:
     return code if isinstance(code, CodeType) else None
 
 
+def is_importable(thing: Any, name: str | None = None) -> bool:
+    """Say whether its module and its name lead to this very object.
+
+    A name alone proves nothing: `functools.wraps` gives a wrapper the name of what it wraps.
+    """
+    found: Any = sys.modules.get(getattr(thing, "__module__", None) or "")
+    for part in str(name or getattr(thing, "__qualname__", "")).split("."):
+        found = getattr(found, part, None)
+    return found is thing
+
+
 def qualified(thing: Any) -> str:
     """Give the name of a function or class with its module."""
     module = getattr(thing, "__module__", None) or "?"

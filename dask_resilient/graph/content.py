@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from dask_resilient.core.fingerprints import Fact, combine
-from dask_resilient.graph.code import describe_code, qualified
+from dask_resilient.graph.code import describe_code, is_importable, qualified
 from dask_resilient.graph.following import SHOWN, Following
 from dask_resilient.graph.inputs import input_of
 
@@ -62,9 +62,9 @@ class Digester:
         self._arms: tuple[tuple[Any, Callable[[Any], str]], ...] = (
             (tuple(_PLAIN), _plain),
             (str, self._text),
-            (PurePath, lambda path: self._text(str(path))),
+            (PurePath, lambda path: combine(["path", self._text(str(path))])),
             ((tuple, list), self._sequence),
-            ((set, frozenset), lambda x: combine(["set", *sorted(map(self.digest, x))])),
+            ((set, frozenset), lambda x: combine([type(x).__name__, *sorted(map(self.digest, x))])),
             (dict, self._mapping),
             (MappingProxyType, lambda mapping: self._mapping(dict(mapping))),
             (_LOCKS, lambda lock: combine(["lock", type(lock).__name__])),
@@ -162,7 +162,7 @@ class Digester:
     def options(self, options: Any) -> str:
         """Give the digest of what says how files are read, without credentials."""
         if not isinstance(options, Mapping):
-            return combine(["options"])
+            return self.digest(options)
         nested = [each for each in (options, options.get("client_kwargs")) if isinstance(each, Mapping)]
         said = [self.digest(each[name]) for each in nested for name in ENDPOINTS if name in each]
         return combine(["options", *said])
@@ -172,7 +172,8 @@ class Digester:
             items = map(self.digest, array.ravel().tolist())
             return combine(["array", self.digest(array.dtype), str(array.shape), *items])
         h = hashlib.blake2b(np.ascontiguousarray(array).view(np.uint8).data if array.size else b"", digest_size=16)
-        return combine(["array", self.digest(array.dtype), str(array.shape), h.hexdigest()])
+        layout = "F" if array.flags.fnc else "C"
+        return combine(["array", self.digest(array.dtype), str(array.shape), layout, h.hexdigest()])
 
     def _seed(self, seed: np.random.SeedSequence) -> str:
         entropy = seed.entropy
@@ -189,7 +190,8 @@ class Digester:
     def _named(self, value: Any, name: str) -> str:
         """Give an object that pickle would look up by its name."""
         module = getattr(value, "__module__", None)
-        if package := self._code.package(module):
+        package = self._code.package(module)
+        if package and is_importable(value, name):
             return combine(["named", package, f"{module}.{name}"])
         wrapped = getattr(value, "__wrapped__", None)
         if wrapped is None:

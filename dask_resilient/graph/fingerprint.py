@@ -12,13 +12,14 @@ from collections.abc import Iterable, Mapping
 from functools import partial
 from typing import Any
 
-from dask._task_spec import Alias, DataNode, Dict, GraphNode, NestedContainer, Set, Task, TaskRef, convert_legacy_graph
 from dask.delayed import Delayed
+from dask.task_spec import Alias, DataNode, GraphNode, Task, TaskRef
 
 from dask_resilient.core.fingerprints import Fingerprint, combine
 from dask_resilient.graph.code import qualified
 from dask_resilient.graph.content import OPTIONS, Digester
 from dask_resilient.graph.milestone import keys_of
+from dask_resilient.internals.nodes import Dict, NestedContainer, Set, convert_legacy_graph
 from dask_resilient.tasks import SaveTask
 
 IMPURE = re.compile(r"-[0-9a-f]{8}-[0-9a-f]{4}-4[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}$")
@@ -88,11 +89,11 @@ class _Tasks:
     def _value(self, value: Any) -> str:  # noqa: C901, PLR0911 - one arm a kind of node
         match value:
             case TaskRef():
-                return self._known[value.key]
+                return self._reference(value.key)
             case Alias():
-                return self._known[value.target]
+                return self._reference(value.target)
             case SaveTask():
-                return self._known[next(iter(value.dependencies))]  # a milestone on the way: the same value
+                return self._reference(next(iter(value.dependencies)))  # a milestone on the way: the same value
             case DataNode():
                 return self._digester.digest(value.value)
             case Dict():
@@ -109,12 +110,17 @@ class _Tasks:
             case _:
                 return self._digester.digest(value)
 
+    def _reference(self, key: Any) -> str:
+        return self._known.get(key) or self._digester.opaque(f"task {key!r} is not in its graph")
+
     def _mapping(self, values: Mapping[Any, Any]) -> str:
         options = self._digester.options
         pairs = ((self._value(k), options(v) if k == OPTIONS else self._value(v)) for k, v in values.items())
         return combine(["dict", *(each for pair in pairs for each in pair)])
 
     def _call(self, task: Task) -> str:
+        if task.has_subgraph():
+            return self._fused(*task.args)
         args = {str(i): arg for i, arg in enumerate(task.args)} | dict(sorted(task.kwargs.items()))
         digests = {name: self._value(arg) for name, arg in args.items()}
         function = qualified(task.func.func if isinstance(task.func, partial) else task.func)
@@ -124,6 +130,12 @@ class _Tasks:
                 self._digester.argument(function, name, digests[name], value)
         parts = (each for pair in digests.items() for each in pair)
         return combine(["task", self._digester.digest(task.func), *parts])
+
+    def _fused(self, graph: Mapping[Any, GraphNode], key: Any, inputs: Iterable[Any], *args: Any) -> str:
+        """Give the digest of tasks that were fused into one, as if they were not."""
+        tasks = _Tasks(graph, self._digester)
+        tasks._known.update(zip(inputs, map(self._value, args), strict=True))
+        return tasks.digest(key)
 
 
 class _Expressions:

@@ -15,11 +15,14 @@ from types import BuiltinFunctionType, FunctionType, ModuleType
 from typing import Any
 
 from dask_resilient.core.fingerprints import Fact, combine
-from dask_resilient.graph.code import MISSING, describe_code, imports, module_code, qualified, references
+from dask_resilient.graph.code import MISSING, describe_code, imports, is_importable, module_code, qualified, references
 from dask_resilient.graph.origins import OURS, PYTHON, origin
 
 SHOWN = (int, float, bool)
 """Values of globals that are shown: numbers say nothing secret."""
+
+_MADE_BY_CODE = 1 << 9
+"""Flag of a class that is no static one of C (``Py_TPFLAGS_HEAPTYPE`` of CPython's object.h)."""
 
 _SLOTS = (types.MemberDescriptorType, types.GetSetDescriptorType)
 _NO_MEMBERS = frozenset(
@@ -83,16 +86,22 @@ class Following:
         return name
 
     def function(self, function: FunctionType) -> str:
-        """Give the digest of a function: of the user's by its code, else by its name and the release."""
+        """Give the digest of a function: by its name and the release if it is that of a library, else by its code.
+
+        What a library makes of the user's functions, such as a decorator's wrapper, counts by its code and what it
+        holds; of what it refers to the release says enough.
+        """
         name = qualified(function)
-        if package := self.package(function.__module__):
+        package = self.package(function.__globals__.get("__name__"))
+        if package and is_importable(function):
             return combine(["function", package, name])
         closure = [cell.cell_contents for cell in function.__closure__ or () if _filled(cell)]
         parts = (function.__defaults__, function.__kwdefaults__, closure, vars(function))
         code = describe_code(function.__code__, self._digest, function.__doc__)
         found = combine(["function", *code, *map(self._digest, parts)])
-        self.put(name, Fact("function", found, f"line {function.__code__.co_firstlineno}"))
-        self._pending.append(function)
+        if not package:
+            self.put(name, Fact("function", found, f"line {function.__code__.co_firstlineno}"))
+            self._pending.append(function)
         return found
 
     def module(self, module: ModuleType) -> str:
@@ -114,11 +123,12 @@ class Following:
         return combine(["builtin", package, name])
 
     def cls(self, cls: type) -> str:
-        """Give the digest of a class: of the user's by its members, else by its name and the release."""
+        """Give the digest of a class: by its name and the release if it is that of a library, else by its members."""
         name = qualified(cls)
-        if package := self.package(cls.__module__):
+        made = bool(cls.__flags__ & _MADE_BY_CODE)
+        if (package := self.package(cls.__module__)) and (not made or is_importable(cls)):
             return combine(["class", package, name])
-        parts = [self._digest(base) for base in cls.__bases__ if base is not object]
+        parts = [self._digest(base) for base in (type(cls), *cls.__bases__) if base not in (type, object)]
         for member, thing in sorted(vars(cls).items()):
             if member not in _NO_MEMBERS and not member.startswith("_abc_") and not isinstance(thing, _SLOTS):
                 parts += [member, *self._member(thing)]

@@ -8,7 +8,8 @@ import sys
 import threading
 from dataclasses import dataclass, field
 from enum import Enum
-from functools import cached_property
+from functools import cached_property, wraps
+from pathlib import PurePosixPath
 
 import dask
 import dask.array as da
@@ -17,12 +18,13 @@ import dask.dataframe as dd
 import numpy as np
 import pandas as pd
 import pytest
-from dask._task_spec import Set, Task
 from dask.delayed import Delayed
+from dask.task_spec import Task
 
 from dask_resilient.core.fingerprints import changes
 from dask_resilient.graph import following
 from dask_resilient.graph.fingerprint import fingerprint
+from dask_resilient.internals.nodes import Set
 
 
 @pytest.mark.parametrize(
@@ -260,3 +262,52 @@ def test_things_that_share_a_name_are_told_apart():
         return fingerprint(dask.delayed(f, pure=True)(1)).digest
 
     assert carrying(1) == carrying(1) != carrying(2)
+
+
+def calls(function):
+    return fingerprint(dask.delayed(function, pure=True)(1)).digest
+
+
+def made_by(source, name="f"):
+    """Run some code of a user's and give what it made."""
+    namespace: dict = {"__name__": "users", "np": np, "wraps": wraps}
+    exec(source, namespace)
+    return namespace[name]
+
+
+PAIRS = {
+    "a wrapper that has the name of a library's function": "@wraps(np.linalg.norm)\ndef f(x): return {}",
+    "what a library's decorator holds": "from functools import lru_cache\n@lru_cache\ndef f(x): return {}",
+    "a method by way of super": (
+        "class B:\n def g(s): return {}\nclass A(B):\n def g(s): return super().g()\ndef f(x): return A().g()"
+    ),
+    "a metaclass": "class M(type):\n def __call__(cls, *a): return {}\nclass f(metaclass=M): pass",
+    "a function in a list": "def g(x): return {}\nL = [g]\ndef f(x): return L[0](x)",
+    "a function of a function": "def f(x):\n def g(): return {}\n return g()",
+    "a default that goes by its name only": "def f(x, *, k={}): return k",
+}
+
+
+@pytest.mark.parametrize("source", PAIRS.values(), ids=PAIRS)
+def test_code_that_is_one_step_away_counts(source):
+    first, same, other = (calls(made_by(source.format(n))) for n in (1, 1, 2))
+    assert first == same != other
+
+
+def test_what_differs_only_in_kind_counts():
+    """Sets that can change, paths, layouts in memory, graphs of metaclasses."""
+    assert of({1}) != of(frozenset({1}))
+    assert of(PurePosixPath("x")) != of("x")
+    square = np.arange(4.0).reshape(2, 2)
+    assert of(square) != of(np.asfortranarray(square))
+
+
+def test_tasks_that_were_fused_count_as_if_they_were_not():
+    """Arrays out of dataframes hold such tasks; the order of what they take changes from process to process."""
+
+    def array(n):
+        df = dd.from_pandas(pd.DataFrame({"a": range(8)}), npartitions=2)
+        return fingerprint((df[["a"]] + n).to_dask_array(lengths=True))
+
+    assert array(1).pinned
+    assert array(1).digest == array(1).digest != array(2).digest
