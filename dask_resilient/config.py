@@ -28,6 +28,7 @@ class Settings:
 
     enabled: bool = True
     store: str | None = None
+    resume: str = "fingerprint"
     codecs: tuple[str, ...] = ()
     save_memory: float = 0.1
     save_task_wait: float = 30.0
@@ -120,6 +121,17 @@ def read() -> Settings:
     return Settings(**values)
 
 
+def check_resume(value: object) -> str:
+    """Check what an argument says in place of the setting ``resilience.resume``.
+
+    Raises
+    ------
+    SettingError
+        If it is none of its values.
+    """
+    return str(_check("resume", "resume", value))
+
+
 def _dotted(name: str) -> str:
     group, _, rest = name.partition("_")
     return f"resilience.{group}.{rest.replace('_', '-')}" if rest else f"resilience.{name}"
@@ -200,6 +212,11 @@ _OTHERS: dict[str, tuple[str, Callable[[Any], bool], Callable[[Any], Any]]] = {
     ),
     "recover_enabled": _FLAG,
     "recover_untested_dask": _FLAG,
+    "resume": (
+        "fingerprint, name or off",
+        lambda value: value is False or (isinstance(value, str) and value in ("fingerprint", "name", "off")),
+        lambda value: value or "off",  # YAML's bare word off is false
+    ),
     "store": ("a path or a file:// URL", lambda value: value is None or isinstance(value, str), _as_it_is),
     "codecs": ("a list of names of modules, such as ['my_package.codecs']", _is_names, tuple),
 }

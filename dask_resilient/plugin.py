@@ -43,6 +43,9 @@ class Resilience(SchedulerPlugin):
         ``resilience.store``, and without that ``./dask-resilient-store``.
     probes
         Probes of your own, see `dask_resilient.protocols.Probe`; they run on every worker, each in its own process.
+    resume
+        By what milestones of other runs are known: ``"fingerprint"``, ``"name"`` or ``"off"``; None takes the setting
+        ``resilience.resume``.
 
     Raises
     ------
@@ -57,8 +60,12 @@ class Resilience(SchedulerPlugin):
     name = NAME
     idempotent = True
 
-    def __init__(self, store: str | os.PathLike[str] | None = None, *, probes: Iterable[Any] = ()) -> None:
+    def __init__(
+        self, store: str | os.PathLike[str] | None = None, *, probes: Iterable[Any] = (), resume: str | None = None
+    ) -> None:
         settings = config.read()
+        if resume is not None:
+            settings = replace(settings, resume=config.check_resume(resume))
         self.rules = config.read_rules(settings.probe_rules) if settings.enabled else None
         self.probes = pack(probes)
         self.given = config.fingerprints(self.probes, self.rules)

@@ -8,8 +8,10 @@ from collections.abc import Callable, Mapping
 from types import TracebackType
 from typing import Any
 
+import dask.config
 from distributed.protocol.pickle import dumps
 
+from dask_resilient.client.explanation import Explanation
 from dask_resilient.client.report import Report
 from dask_resilient.core.messages import one_line
 from dask_resilient.errors import NotInstalledError, ResilienceWarning, SettingError
@@ -25,8 +27,10 @@ class Handle:
     Every method blocks, or gives an awaitable where the client is asynchronous.
     """
 
-    def __init__(self, client: Any, *, enabled: bool = True) -> None:
+    def __init__(self, client: Any, *, enabled: bool = True, said: Mapping[str, str] | None = None) -> None:
         self._client = client
+        self._said = None if said is None else dask.config.set(said)
+        """Settings of this process that go with this installation."""
         self._enabled = enabled
         self._left = False
         """Whether this handle has uninstalled: asking a plugin that is not there makes Dask log a traceback."""
@@ -82,6 +86,18 @@ class Handle:
     def report(self) -> Any:
         """Give the report: what failed and came back how, and whether you are protected now. Printing it is enough."""
         return self._sync(self._report)
+
+    def explain(self, name: str) -> Any:
+        """Say what was reused of the milestones of a name, and why not the rest; printing it is enough.
+
+        Of those whose graphs were sent in this run. Its ``rows`` say the same as plain values.
+
+        Raises
+        ------
+        SettingError
+            If this run has met no milestone of that name; the message names those that it has.
+        """
+        return self._sync(self._explain, name=_checked("name", name))
 
     def quarantine(self, x: str | int, reason: str) -> Any:
         """Take a device out of service: what it holds is saved or moved, and its workers get no more tasks.
@@ -171,9 +187,15 @@ class Handle:
             checkpoints=await self._ask("checkpoints"),
         )
 
+    async def _explain(self, name: str) -> Explanation:
+        return Explanation.of(await self._ask("explain", name=name))
+
     async def _uninstall(self, wait: float | None) -> bool:
         if not self._enabled:
             return True
+        if self._said is not None:
+            self._said.__exit__(None, None, None)
+            self._said = None
         try:
             ended = bool(await self._ask("uninstall", wait=wait))
         except NotInstalledError:

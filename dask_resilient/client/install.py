@@ -7,7 +7,7 @@ import contextlib
 import logging
 import os
 import warnings
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from time import time
 from typing import Any
 
@@ -30,7 +30,13 @@ REPORT_SECONDS = 5.0
 """Longest that installing waits for the workers to report."""
 
 
-def install(client: Any, store: str | os.PathLike[str] | None = None, *, probes: Iterable[Any] = ()) -> Any:
+def install(
+    client: Any,
+    store: str | os.PathLike[str] | None = None,
+    *,
+    probes: Iterable[Any] = (),
+    resume: str | None = None,
+) -> Any:
     """Install the plugin on the client's cluster and give its handle.
 
     Parameters
@@ -43,6 +49,10 @@ def install(client: Any, store: str | os.PathLike[str] | None = None, *, probes:
     probes
         Probes of your own, classes or objects with a ``name`` and a method ``read(device)``, see
         `dask_resilient.protocols.Probe`. They run beside every worker, each in a process of its own.
+    resume
+        By what partitions of milestones that other runs have stored are known again: by ``"fingerprint"`` of code,
+        arguments and inputs, by ``"name"`` and ``version=`` alone, or not at all (``"off"``). Until the handle
+        uninstalls, this is the setting ``resilience.resume`` of this process; None leaves that as it is.
 
     Returns
     -------
@@ -65,12 +75,13 @@ def install(client: Any, store: str | os.PathLike[str] | None = None, *, probes:
     used, or a side cannot be set up, the job runs unprotected, with a `ResilienceWarning` that says why.
     """
     _check(client)
-    plugin = Resilience(store, probes=probes)
+    plugin = Resilience(store, probes=probes, resume=resume)
     if not plugin.settings.enabled:
         return client.sync(_disabled, client)
+    said = None if resume is None else {"resilience.resume": plugin.settings.resume}
     if client.asynchronous:
-        return _install_and_warn(client, plugin)
-    handle, texts = client.sync(_install, client, plugin)
+        return _install_and_warn(client, plugin, said)
+    handle, texts = client.sync(_install, client, plugin, said)
     for text in texts:
         warnings.warn(text, ResilienceWarning, stacklevel=2)
     return handle
@@ -118,14 +129,14 @@ async def _is_installed(client: Any) -> bool:
     return await ask(client, "status") is not None
 
 
-async def _install_and_warn(client: Any, plugin: Resilience) -> Handle:
-    handle, texts = await _install(client, plugin)
+async def _install_and_warn(client: Any, plugin: Resilience, said: Mapping[str, str] | None) -> Handle:
+    handle, texts = await _install(client, plugin, said)
     for text in texts:
         warnings.warn(text, ResilienceWarning, stacklevel=2)
     return handle
 
 
-async def _install(client: Any, plugin: Resilience) -> tuple[Handle, list[str]]:
+async def _install(client: Any, plugin: Resilience, said: Mapping[str, str] | None) -> tuple[Handle, list[str]]:
     """Install, and give the handle and what the user should be warned of."""
     texts = await _compare_versions(client)
     try:
@@ -136,7 +147,7 @@ async def _install(client: Any, plugin: Resilience) -> tuple[Handle, list[str]]:
     if status is None:
         raise NotInstalledError("dask-resilient could not start on the scheduler: its log says why")
     await _reported(client)
-    return Handle(client), texts + _warnings(plugin, status)
+    return Handle(client, said=said), texts + _warnings(plugin, status)
 
 
 async def _reported(client: Any) -> None:
@@ -177,6 +188,16 @@ def _some(names: list[str]) -> str:
     return ", ".join(names[:SHOWN]) + (f" and {len(names) - SHOWN} more" if len(names) > SHOWN else "")
 
 
+def _kept(plugin: Resilience, status: Mapping[str, Any]) -> Iterator[str]:
+    """Say what another installation, which stays, was given else."""
+    advice = "call uninstall() on its handle first to change that"
+    if status["resume"] != plugin.settings.resume:
+        yield f"a plugin is installed already and keeps resume={status['resume']!r}; {advice}"
+    for what, mark in plugin.given.items():
+        if mark and mark != status.get("given", {}).get(what, mark):
+            yield f"a plugin is installed already and keeps its {what}, not those given now; {advice}"
+
+
 def _warnings(plugin: Resilience, status: Mapping[str, Any]) -> list[str]:
     texts = []
     if status["store"] != plugin.settings.store:
@@ -189,12 +210,7 @@ def _warnings(plugin: Resilience, status: Mapping[str, Any]) -> list[str]:
             f"no store was given, so partitions go to {status['store']!r}: that survives the loss of a worker, not of "
             "this machine; give store= or set resilience.store to a path that every machine sees"
         )
-    for what, mark in plugin.given.items():
-        if mark and mark != status.get("given", {}).get(what, mark):
-            texts.append(
-                f"a plugin is installed already and keeps its {what}, not those given now; "
-                "call uninstall() on its handle first to change that"
-            )
+    texts += _kept(plugin, status)
     if plugin.probes and not plugin.settings.probe_enabled:
         names = ", ".join(name for name, _ in plugin.probes)
         texts.append(f"the probes {names} do not run: resilience.probe.enabled is false")

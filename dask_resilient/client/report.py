@@ -136,7 +136,8 @@ def _milestones(status: Row, checkpoints: Sequence[Row]) -> Iterator[str]:
 def _standing(row: Row, checkpoints: Sequence[Row]) -> Iterator[str]:
     """Say where the partitions of a milestone stand: those that Dask knows, then those that it has let go of."""
     if row["durable"] + row["saving"] + row["lost"]:
-        yield f"{row['durable']} of {row['total']} partitions durable ({size(row['nbytes'])})"
+        unread = f", and {row['unread']} of earlier runs" if row["unread"] else ""
+        yield f"{row['durable']} of {row['total']} partitions durable ({size(row['nbytes'])}{unread})"
     if row["saving"]:
         yield f"{row['saving']} being saved"
     if row["lost"]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from typing import Protocol
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,6 +18,18 @@ class Fact:
     """Hexadecimal; of the thing itself, not of what it refers to."""
     shown: str = ""
     """A number, a release or a place in a file; never data."""
+
+
+class Facts(Protocol):
+    """What two fingerprints are compared by."""
+
+    @property
+    def digest(self) -> str:
+        """Digest of all of it."""
+
+    @property
+    def facts(self) -> Mapping[str, Fact]:
+        """The facts by name."""
 
 
 @dataclass(slots=True)
@@ -50,6 +63,25 @@ class Fingerprint:
         return combine([self.structure, *(f"{name}\0{fact.kind}\0{fact.digest}" for name, fact in facts)])
 
 
+def milestone_of(name: str, shape: str, *, fingerprint: str = "", version: object = None) -> str:
+    """Give m, by which a milestone is known to other runs: 32 hexadecimal digits.
+
+    Parameters
+    ----------
+    name
+        Name of the milestone.
+    shape
+        Digest of its partitions' number, limits and types: partitions that are cut otherwise are other partitions,
+        whatever else is the same, or whoever says that it is.
+    fingerprint
+        Digest of what it is made of; empty where the user's word counts instead.
+    version
+        That word.
+    """
+    what = ["fingerprint", fingerprint] if fingerprint else ["version", type(version).__name__, str(version)]
+    return combine(["milestone", name, shape, *what])
+
+
 def combine(parts: Iterable[str]) -> str:
     """Give the digest of texts in their order: 32 hexadecimal digits of BLAKE2b.
 
@@ -63,7 +95,7 @@ def combine(parts: Iterable[str]) -> str:
     return h.hexdigest()
 
 
-def changes(before: Fingerprint, after: Fingerprint) -> list[str]:
+def changes(before: Facts, after: Facts) -> list[str]:
     """Say in a sentence each what is different; empty if nothing is.
 
     What changed comes before what is new and what is gone: those often follow from it.

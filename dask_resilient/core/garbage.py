@@ -30,6 +30,10 @@ class Lease:
     complete: bool = False
     milestones: frozenset[str] | None = frozenset()
     """The milestones that it named as in use when it was last renewed; None where that cannot be read."""
+    keep: frozenset[str] = frozenset()
+    """Those that it marked to be kept."""
+    age: float = float("inf")
+    """Seconds since it was last renewed."""
 
     def names(self, milestone: str) -> bool:
         """Say whether it may use a milestone."""
@@ -98,14 +102,22 @@ def in_use(contents: Contents, leases: Iterable[Lease]) -> str | None:
 
 
 def collectable(contents: Contents, leases: Mapping[str, Lease], grace: float) -> bool:
-    """Say whether a whole milestone may go: every run that had to do with it has ended and was marked complete."""
+    """Say whether a whole milestone may go: nobody uses it, and the last run that did was marked complete.
+
+    Runs that went before may have died; that one has gone on where they stopped. A run that was lost later, or of which
+    nothing is known, may still want it.
+    """
     receipts = (receipt.age for receipt in contents.receipts.values())
     parts = (contents.tombstones, contents.attempts, contents.drafts)
     ages = itertools.chain([contents.age], receipts, *(part.values() for part in parts))
     if contents.run is None or contents.keep or min(ages) <= grace:
         return False
-    users = {lease.run for lease in leases.values() if lease.names(contents.milestone)} | {contents.run}
-    return all(run in leases and leases[run].complete and not leases[run].live for run in users)
+    if contents.run not in leases:
+        return False
+    users = [lease for lease in leases.values() if lease.names(contents.milestone) or lease.run == contents.run]
+    if any(lease.live or contents.milestone in lease.keep for lease in users):
+        return False
+    return all(lease.complete for lease in users if lease.age <= min(user.age for user in users))
 
 
 def garbage(contents: Contents, leases: Mapping[str, Lease], grace: float = GRACE) -> list[Garbage]:

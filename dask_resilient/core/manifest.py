@@ -19,6 +19,9 @@ from dask_resilient.errors import Damaged, Foreign
 FORMAT = 1
 """Version of the layout and of the receipts; a reader refuses what it does not know."""
 
+WHICHEVER = "whichever"
+"""In place of an attempt that is not known before its receipt is read: a listing gives the names of receipts only."""
+
 _SAFE = re.compile(r"[0-9a-z][0-9a-z._-]{0,127}")
 
 

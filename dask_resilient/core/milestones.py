@@ -14,6 +14,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from dask_resilient.core.lineages import StoredLineage
 from dask_resilient.core.manifest import seal, unseal
 from dask_resilient.errors import Damaged
 
@@ -62,6 +63,8 @@ class Description:
     """Of an array out of xarray: what all variables of that object share, and how many they are."""
     versions: Mapping[str, str] | None = None
     """Releases of the libraries that had a say."""
+    reasons: tuple[str, ...] | None = None
+    """Why no other run can tell that it makes the same; None if one can, or nobody asked."""
 
     def __post_init__(self) -> None:
         """Refuse what no client wrote, before anything is made of its numbers."""
@@ -82,6 +85,7 @@ class Description:
             or not all(dim is None or type(dim) is str for dim in self.dims or ())
             or (self.group is None) != (self.variable is None)
             or (self.variable is not None and type(self.variable) is not str)
+            or not all(type(reason) is str for reason in self.reasons or ())
             or (self.group is not None and (type(self.group[0]) is not str or not _natural(self.group[1])))
         )
         if wrong:
@@ -102,7 +106,7 @@ class Description:
         """
         try:
             body = dict(raw)
-            for key in ("numblocks", "dims", "group"):
+            for key in ("numblocks", "dims", "group", "reasons"):
                 if body.get(key) is not None:
                     body[key] = tuple(body[key])
             if body.get("chunks") is not None:
@@ -178,11 +182,14 @@ class Milestone:
     made: float
     """When, UNIX seconds by the clock of the worker that described it."""
     description: Description
+    lineage: StoredLineage | None = None
+    """What it was made of, as digests; None where nobody said."""
 
     def dumps(self) -> bytes:
         """Give the bytes of the file."""
         head = {"milestone": self.milestone, "run": self.run, "made": self.made}
-        return seal({**head, "description": self.description.to_dict()})
+        lineage = {} if self.lineage is None else {"lineage": self.lineage.to_dict()}
+        return seal({**head, "description": self.description.to_dict(), **lineage})
 
 
 def loads_milestone(raw: bytes, milestone: str) -> Milestone:
@@ -202,6 +209,7 @@ def loads_milestone(raw: bytes, milestone: str) -> Milestone:
             run=str(body["run"]),
             made=float(body["made"]),
             description=Description.from_dict(body["description"]),
+            lineage=StoredLineage.from_dict(body["lineage"]) if "lineage" in body else None,
         )
     except (TypeError, ValueError, LookupError, OverflowError) as e:
         raise Damaged(f"the description of milestone {milestone!r} cannot be read: {e!r}") from e

@@ -11,6 +11,7 @@ import dis
 import inspect
 import sys
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from types import CodeType, FunctionType, ModuleType
 from typing import Any
 
@@ -18,6 +19,7 @@ MISSING = object()
 
 _GLOBAL = ("LOAD_GLOBAL", "LOAD_NAME")
 _ATTRIBUTE = ("LOAD_ATTR", "LOAD_METHOD")
+_BEFORE_CALL = ("PUSH_NULL", "PRECALL", "CACHE")
 
 
 def describe_code(code: CodeType, digest: Callable[[Any], str], docstring: str | None = None) -> Iterator[str]:
@@ -48,23 +50,34 @@ def describe_code(code: CodeType, digest: Callable[[Any], str], docstring: str |
             yield digest(constant)
 
 
-def references(function: FunctionType) -> Iterator[tuple[str, Any]]:
-    """Give what a function reads of its module, as deep as modules and classes go: each name and its object.
+@dataclass(frozen=True, slots=True)
+class Reference:
+    """What a function reads of its module, or of what that refers to."""
 
-    What is not there is given as `MISSING`: it may come to be there.
-    """
-    for names in _chains(function.__code__):
+    path: str
+    thing: Any
+    """`MISSING` if it is not there; it may come to be there."""
+    owner: str | None
+    """The module that it was read of, None for the function's own."""
+    bare: bool
+    """Whether it is called there without arguments."""
+
+
+def references(function: FunctionType) -> Iterator[Reference]:
+    """Give what a function reads of its module, as deep as modules and classes go."""
+    for names, bare in _chains(function.__code__):
         path = name = names[0]
         if name not in function.__globals__ and hasattr(builtins, name):
             continue
-        found = function.__globals__.get(name, MISSING)
+        found, owner = function.__globals__.get(name, MISSING), None
         for attribute in names[1:]:
             if not isinstance(found, ModuleType | type) or (attribute not in dir(found)):
                 break
+            owner = found.__name__ if isinstance(found, ModuleType) else owner
             found, path = inspect.getattr_static(found, attribute, MISSING), f"{path}.{attribute}"
             if isinstance(found, staticmethod | classmethod):
                 found = found.__func__
-        yield path, found
+        yield Reference(path, found, owner, bare and len(names) == path.count(".") + 1)
 
 
 def imports(code: CodeType) -> Iterator[str]:
@@ -77,18 +90,18 @@ def imports(code: CodeType) -> Iterator[str]:
             yield from imports(constant)
 
 
-def _chains(code: CodeType) -> Iterator[tuple[str, ...]]:
-    """Give each global name with the attributes that are read of it at once."""
+def _chains(code: CodeType) -> Iterator[tuple[tuple[str, ...], bool]]:
+    """Give each global name with the attributes that are read of it at once, and whether it is called at once, bare."""
     chain: list[str] = []
     for instruction in dis.get_instructions(code):
         if instruction.opname in _ATTRIBUTE and chain:
             chain.append(instruction.argval)
-            continue
-        if chain:
-            yield tuple(chain)
-        chain = [instruction.argval] if instruction.opname in _GLOBAL else []
+        elif instruction.opname not in _BEFORE_CALL:
+            if chain:
+                yield tuple(chain), instruction.opname == "CALL" and instruction.argval == 0
+            chain = [instruction.argval] if instruction.opname in _GLOBAL else []
     if chain:
-        yield tuple(chain)
+        yield tuple(chain), False
     for constant in code.co_consts:
         if isinstance(constant, CodeType):
             yield from _chains(constant)

@@ -22,6 +22,8 @@ from dask_resilient.core.fingerprints import Fact, combine
 from dask_resilient.graph.code import describe_code, is_importable, qualified
 from dask_resilient.graph.following import SHOWN, Following
 from dask_resilient.graph.inputs import input_of
+from dask_resilient.graph.known import known
+from dask_resilient.graph.luck import UNSEEDED
 
 ENTROPY_BITS = 96
 """A seed of more bits than this was drawn by the machine; NumPy draws 128."""
@@ -33,6 +35,7 @@ ENDPOINTS = ("endpoint", "endpoint_url", "endpoint_override")
 """What of it takes part all the same: the same path elsewhere is another file."""
 
 _FILESYSTEMS = {"fsspec.spec.AbstractFileSystem", "pyarrow._fs.FileSystem"}
+_FUTURE = "distributed.client.Future"
 _LOCKS = (type(threading.Lock()), type(threading.RLock()))
 """They hold nothing that a result could depend on."""
 
@@ -104,6 +107,15 @@ class Digester:
         """Take in that something cannot be pinned down."""
         self.reasons[reason] = None
         return combine(["opaque"])
+
+    def future(self, key: Any) -> str:
+        """Give the digest of what is on the cluster under a key: known if that is a milestone's."""
+        found = known(key)
+        if found is None:
+            return self.opaque("it stands on futures: mark it before persist(), or mark what was persisted as well")
+        for name, fact in found.facts.items():
+            self._code.put(name, fact)
+        return combine(["milestone", found.digest, repr(key[1:] if isinstance(key, tuple) else ())])
 
     def digest(self, value: Any) -> str:
         """Give the digest of a value."""
@@ -178,7 +190,7 @@ class Digester:
     def _seed(self, seed: np.random.SeedSequence) -> str:
         entropy = seed.entropy
         if isinstance(entropy, int) and entropy.bit_length() > ENTROPY_BITS:
-            return self.opaque("random numbers without a seed: give one, as in default_rng(7)")
+            return self.opaque(UNSEEDED)
         return combine(["seed", *map(self.digest, (entropy, seed.spawn_key, seed.pool_size, seed.n_children_spawned))])
 
     def _ufunc(self, ufunc: np.ufunc) -> str:
@@ -201,6 +213,8 @@ class Digester:
     def _object(self, value: Any) -> str:
         """Take any other object apart as pickle would."""
         cls = type(value)
+        if _FUTURE in map(qualified, cls.__mro__):
+            return self.future(value.key)
         if not _FILESYSTEMS.isdisjoint(map(qualified, cls.__mro__)):
             return combine(["filesystem", qualified(cls), self.options(getattr(value, "storage_options", None))])
         try:

@@ -8,16 +8,19 @@ fingerprints of the tasks that it depends on; a dataframe by its expression, whi
 from __future__ import annotations
 
 import re
+from copy import copy
 from collections.abc import Iterable, Mapping
 from functools import partial
 from typing import Any
 
 from dask.delayed import Delayed
+from dask.highlevelgraph import HighLevelGraph
 from dask.task_spec import Alias, DataNode, GraphNode, Task, TaskRef
 
 from dask_resilient.core.fingerprints import Fingerprint, combine
 from dask_resilient.graph.code import qualified
 from dask_resilient.graph.content import OPTIONS, Digester
+from dask_resilient.graph.luck import in_expression
 from dask_resilient.graph.milestone import keys_of
 from dask_resilient.internals.nodes import Dict, NestedContainer, Set, convert_legacy_graph
 from dask_resilient.tasks import SaveTask
@@ -45,8 +48,18 @@ def fingerprint(collection: Any) -> Fingerprint:
 
 
 def _graph(collection: Any, digester: Digester) -> str:
-    tasks = _Tasks(convert_legacy_graph(dict(collection.__dask_graph__())), digester)
+    tasks = _Tasks(convert_legacy_graph(_spelled_out(collection.__dask_graph__())), digester)
     return combine(["graph", *map(tasks.digest, keys_of(collection))])
+
+
+def _spelled_out(graph: Any) -> dict[Any, Any]:
+    """Give the tasks of a graph; copies of its layers are spelled out, which would keep the tasks otherwise."""
+    if not isinstance(graph, HighLevelGraph):
+        return dict(graph)
+    tasks: dict[Any, Any] = {}
+    for layer in graph.layers.values():
+        tasks.update(copy(layer))
+    return tasks
 
 
 class _Tasks:
@@ -76,9 +89,7 @@ class _Tasks:
 
     def _node(self, key: Any, node: GraphNode | None) -> str:
         if node is None:
-            return self._digester.opaque(
-                "it stands on futures: mark it before persist(), or give checkpoint a version="
-            )
+            return self._digester.future(key)
         name = key[0] if isinstance(key, tuple) else key
         if isinstance(name, str) and IMPURE.search(name):
             self._digester.opaque(
@@ -156,6 +167,8 @@ class _Expressions:
                 if name not in _NO_PART
             ]
             self._digester.digest(type(expr))
+            if reason := in_expression(expr):
+                self._digester.opaque(reason)
             found = self._known[expr._name] = combine(["expression", qualified(type(expr)), *parts])
         return found
 

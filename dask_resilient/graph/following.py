@@ -15,6 +15,7 @@ from types import BuiltinFunctionType, FunctionType, ModuleType
 from typing import Any
 
 from dask_resilient.core.fingerprints import Fact, combine
+from dask_resilient.graph import luck
 from dask_resilient.graph.code import MISSING, describe_code, imports, is_importable, module_code, qualified, references
 from dask_resilient.graph.origins import OURS, PYTHON, origin
 
@@ -93,6 +94,8 @@ class Following:
         """
         name = qualified(function)
         package = self.package(function.__globals__.get("__name__"))
+        if package and (reason := luck.in_function(function)):
+            return self._opaque(reason)
         if package and is_importable(function):
             return combine(["function", package, name])
         closure = [cell.cell_contents for cell in function.__closure__ or () if _filled(cell)]
@@ -115,6 +118,8 @@ class Following:
         """Give the digest of a compiled function: by its name and the release."""
         owner = function.__self__
         name = qualified(function)
+        if reason := luck.in_function(function):
+            return self._opaque(reason)
         if owner is not None and not isinstance(owner, ModuleType):
             return combine(["method", name, self._digest(owner)])
         package = self.package(getattr(function, "__module__", None) or "builtins")
@@ -149,8 +154,13 @@ class Following:
     # -- what that refers to -------------------------------------------------------------------------------------------
 
     def _follow(self, function: FunctionType) -> None:
-        for path, thing in references(function):
-            self._refer(f"{function.__module__}.{path}", thing)
+        for each in references(function):
+            thing, owner = each.thing, each.owner
+            if each.bare and (reason := luck.without_arguments(qualified(thing))):
+                self._opaque(reason)
+            if owner is None or callable(thing) or isinstance(thing, ModuleType) or not self.package(owner):
+                self._refer(f"{function.__module__}.{each.path}", thing)
+            # else it is data of a library, such as `os.environ`: of that the release says what it is
         for module in imports(function.__code__):
             self._imported(module)
 
@@ -163,7 +173,8 @@ class Following:
             found = self._digest(thing)
             if own != name:
                 # What it does is a fact of its own; only where several may share a name it counts here too.
-                self.put(name, Fact("value", combine([own, found if "<" in own else ""]), own))
+                known = "<" not in own and luck.is_module(getattr(thing, "__self__", None))
+                self.put(name, Fact("value", combine([own, "" if known else found]), own))
         else:
             self.put(name, Fact("value", self._digest(thing), repr(thing) if type(thing) in SHOWN else ""))
 

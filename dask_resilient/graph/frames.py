@@ -14,10 +14,16 @@ from dask.base import tokenize
 from dask.dataframe.dask_expr._expr import Expr
 from dask.typing import Key
 
+from dask_resilient.core.fingerprints import combine
 from dask_resilient.graph.ancestors import names_in_operands
+from dask_resilient.graph.content import Digester
 from dask_resilient.graph.describe import describe_frame
+from dask_resilient.graph.identity import Identity
 from dask_resilient.graph.milestone import Mark, prefix
 from dask_resilient.tasks import SaveTask
+
+_PLANNED = ("new_divisions", "computed_divisions")
+"""Operands of lowered expressions that hold such limits."""
 
 
 class Checkpoint(Expr):
@@ -27,7 +33,7 @@ class Checkpoint(Expr):
     move below it: all of what was marked is stored.
     """
 
-    _parameters = ["frame", "label", "version", "keep"]  # noqa: RUF012  the form that Dask's own expressions have
+    _parameters = ["frame", "label", "version", "keep", "identity"]  # noqa: RUF012  the form that Dask's own expressions have
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         # Dask hands out the living expression of the same name, unless a class has an __init__. Names do not depend on
@@ -36,7 +42,8 @@ class Checkpoint(Expr):
 
     def __dask_tokenize__(self) -> str:
         if not self._determ_token:
-            token = tokenize("dask-resilient", self.label, self.version, self.frame._name)
+            parts = (self.label, self.version, self.frame._name, self.identity.fingerprint)
+            token = tokenize("dask-resilient", *parts)
             object.__setattr__(self, "_determ_token", token)
         return str(self._determ_token)
 
@@ -54,13 +61,35 @@ class Checkpoint(Expr):
     def _layer(self) -> dict[Key, SaveTask]:
         name, source, n = self._name, self.frame._name, self.npartitions
         pairs = [((name, i), (source, i)) for i in range(n)]
-        mark = Mark(self.label, self.version, self.keep)
-        return mark.nodes(pairs, n, description=describe_frame(mark, self._meta, self.divisions))
+        mark, identity = Mark(self.label, self.version, self.keep), self.identity
+        described = describe_frame(mark, self._meta, self.divisions, identity.reasons, _planned(self.frame))
+        ids = identity.ids(mark, described.shape)
+        return mark.nodes(pairs, n, description=described.raw, ids=ids, lineage=identity.lineage)
 
 
-def mark_frame(x: Any, mark: Mark) -> Any:
+def mark_frame(x: Any, mark: Mark, identity: Identity) -> Any:
     """Mark a dataframe, series, index or scalar of dask.dataframe."""
-    return new_collection(Checkpoint(x.expr, mark.name, mark.version, mark.keep))
+    expr = Checkpoint(x.expr, mark.name, mark.version, mark.keep, identity)
+    identity.remember(mark, expr._name)
+    return new_collection(expr)
+
+
+def _planned(expr: Any) -> str:
+    """Give the digest of the limits of partitions that were computed from data while the expression was lowered.
+
+    They are drawn from a sample that differs from process to process, and what stands above need not show them.
+    """
+    digester, found, stack, seen = Digester(), [], [expr], set()
+    while stack:
+        node = stack.pop()
+        if isinstance(node, list | tuple):
+            stack.extend(node)
+        elif isinstance(node, Expr) and node._name not in seen:
+            seen.add(node._name)
+            named = zip(node._parameters, node.operands, strict=False)
+            found += [digester.digest(operand) for name, operand in named if name in _PLANNED]
+            stack.extend(node.operands)
+    return combine(sorted(found))
 
 
 def names_in_expression(expr: Any) -> Iterator[str]:

@@ -12,7 +12,8 @@ from typing import Any, Protocol
 from dask.base import is_dask_collection, tokenize
 
 from dask_resilient.errors import UnsupportedType
-from dask_resilient.graph.milestone import keys_of
+from dask_resilient.graph.identity import Identity, identify, together
+from dask_resilient.graph.milestone import Mark, keys_of
 
 _KINDS = frozenset({"Dataset", "DataArray", "Variable"})
 
@@ -25,7 +26,7 @@ def is_xarray(x: object) -> bool:
 class MarkVariable(Protocol):
     """Marks the Dask collection of one variable."""
 
-    def __call__(self, data: Any, npartitions: int, part: Part) -> Any:
+    def __call__(self, data: Any, identity: Identity, npartitions: int, part: Part) -> Any:
         """Give what stands in its place; `npartitions` are those of the whole object."""
 
 
@@ -39,13 +40,17 @@ class Part:
     """What all variables of the object share, and how many they are."""
 
 
-def mark_xarray(x: Any, mark_array: MarkVariable) -> Any:
+def mark_xarray(x: Any, mark: Mark, mark_array: MarkVariable) -> tuple[Any, list[str]]:
     """Give a shallow copy whose Dask-backed variables, coordinates included, are replaced.
+
+    Also gives why any of them is for this run only.
 
     Parameters
     ----------
     x
         A Dataset, DataArray or Variable.
+    mark
+        What was asked for.
     mark_array
         Called for each variable that is a Dask collection.
 
@@ -65,12 +70,15 @@ def mark_xarray(x: Any, mark_array: MarkVariable) -> Any:
             "call .chunk() on it first"
         )
     npartitions = len({key for v in variables.values() for key in keys_of(v.data)})
-    group = tokenize({name: keys_of(v.data)[:1] for name, v in variables.items()}), len(variables)
+    identities = {name: identify(mark, v.data) for name, v in variables.items()}
+    first = {name: keys_of(v.data)[:1] for name, v in variables.items()}
+    group = together(identities.values(), lambda: tokenize(first)), len(variables)
     for name, variable in variables.items():
         # Setting the data of the copied variable keeps its name, dims, attrs, encoding and index untouched, which
         # assigning a new variable would not do for coordinates of custom indexes.
-        variable.data = mark_array(variable.data, npartitions, Part(name, tuple(map(str, variable.dims)), group))
-    return copy
+        part = Part(name, tuple(map(str, variable.dims)), group)
+        variable.data = mark_array(variable.data, identities[name], npartitions, part)
+    return copy, [reason for identity in identities.values() for reason in identity.reasons]
 
 
 def _variables(x: Any) -> Iterator[tuple[str, Any]]:

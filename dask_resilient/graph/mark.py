@@ -18,6 +18,7 @@ from dask_resilient import config
 from dask_resilient.errors import SettingError, UnsupportedType
 from dask_resilient.graph.ancestors import names_in_graph
 from dask_resilient.graph.describe import describe, describe_collection
+from dask_resilient.graph.identity import Identity, identify, warn
 from dask_resilient.graph.labelled import Part, is_xarray, mark_xarray
 from dask_resilient.graph.milestone import Mark, keys_of
 
@@ -47,7 +48,9 @@ def checkpoint(x: T, name: str, *, version: str | int | None = None, keep: bool 
         progress bars (as ``checkpoint_<name>``, dashes as underscores, where Dask would cut the name short). Different
         collections may share a name, but not one above the other.
     version
-        Part of the keys: another version is another milestone. The store keeps it with the milestone.
+        Your word on what the partitions are: with the same name and version (and the same number, limits and types of
+        partitions) another run takes what is stored, whatever it would compute. Without it a fingerprint tells: the
+        code, the arguments and the inputs.
     keep
         Exempts the milestone from the collection of garbage, also when its run was marked complete.
 
@@ -55,6 +58,11 @@ def checkpoint(x: T, name: str, *, version: str | int | None = None, keep: bool 
     -------
     collection
         The same kind as `x`; `x` itself where ``resilience.enabled`` is false.
+
+    Warns
+    -----
+    ResilienceWarning
+        If no other run can tell whether it would compute the same, so that it is kept for this run only.
 
     Raises
     ------
@@ -65,30 +73,40 @@ def checkpoint(x: T, name: str, *, version: str | int | None = None, keep: bool 
         If `x` is no Dask collection, or one that cannot be rebuilt with other keys.
     """
     mark = Mark(name, version, keep)
-    if not config.read().enabled:
-        return x
+    return _checkpoint(x, mark) if config.read().enabled else x
+
+
+def _checkpoint(x: Any, mark: Mark) -> Any:
     if is_xarray(x):
         if is_dask_collection(x):
-            _refuse_ancestor(mark, names_in_graph(x.__dask_graph__()))  # type: ignore[attr-defined]
-        return mark_xarray(x, lambda data, npartitions, part: _mark(data, mark, npartitions, part))  # type: ignore[no-any-return]
+            _refuse_ancestor(mark, names_in_graph(x.__dask_graph__()))
+        marked, reasons = mark_xarray(x, mark, lambda *args: _mark(args[0], mark, *args[1:]))
+        warn(mark, reasons, stacklevel=4)
+        return marked
     if not is_dask_collection(x):
         raise UnsupportedType(
-            f"checkpoint {name!r} was given an object of type {type(x).__name__}, which is no Dask collection; "
+            f"checkpoint {mark.name!r} was given an object of type {type(x).__name__}, which is no Dask collection; "
             "give it a Dask array, dataframe, bag or xarray object, or wrap what makes the value in dask.delayed"
         )
-    return _mark(x, mark, None)  # type: ignore[no-any-return]
-
-
-def _mark(x: Any, mark: Mark, npartitions: int | None, part: Part | None = None) -> Any:
     if _is_expression(x):
         from dask_resilient.graph import frames
 
         _refuse_ancestor(mark, frames.names_in_expression(x.expr))
-        return frames.mark_frame(x, mark)
-    _refuse_ancestor(mark, names_in_graph(x.__dask_graph__()))
+    else:
+        _refuse_ancestor(mark, names_in_graph(x.__dask_graph__()))
+    identity = identify(mark, x)
+    warn(mark, identity.reasons, stacklevel=4)
+    return _mark(x, mark, identity)
+
+
+def _mark(x: Any, mark: Mark, identity: Identity, npartitions: int | None = None, part: Part | None = None) -> Any:
+    if _is_expression(x):
+        from dask_resilient.graph import frames
+
+        return frames.mark_frame(x, mark, identity)
     if isinstance(x, Delayed):
-        return _mark_delayed(x, mark)
-    return _mark_by_protocol(x, mark, npartitions, part)
+        return _mark_delayed(x, mark, identity)
+    return _mark_by_protocol(x, mark, identity, npartitions, part)
 
 
 def _is_expression(x: Any) -> bool:
@@ -118,28 +136,37 @@ def _refuse_ancestor(mark: Mark, names: Iterator[str]) -> None:
         )
 
 
-def _mark_delayed(x: Any, mark: Mark) -> Any:
+def _mark_delayed(x: Any, mark: Mark, identity: Identity) -> Any:
     # Not by the protocol: a rebuilt Delayed names its layer by its key, which is a tuple where it came from to_delayed.
-    key = mark.layer_name(x.key)
-    layer = MaterializedLayer(mark.nodes([(key, x.key)], 1, description=describe(mark, "delayed", 1)))
+    key = mark.layer_name(x.key, identity.fingerprint)
+    identity.remember(mark, key)
+    described = describe(mark, "delayed", 1, identity.reasons)
+    ids, lineage = identity.ids(mark, described.shape), identity.lineage
+    layer = MaterializedLayer(mark.nodes([(key, x.key)], 1, description=described.raw, ids=ids, lineage=lineage))
     graph = HighLevelGraph.from_collections(key, layer, dependencies=[x])
     return Delayed(key, graph, length=x._length, layer=key)
 
 
-def _mark_by_protocol(x: Any, mark: Mark, npartitions: int | None, part: Part | None) -> Any:
+def _mark_by_protocol(x: Any, mark: Mark, identity: Identity, npartitions: int | None, part: Part | None) -> Any:
     keys = keys_of(x)
     try:
-        rename = {old: mark.layer_name(old) for old in map(get_name_from_key, keys)}
+        rename = {old: mark.layer_name(old, identity.fingerprint) for old in map(get_name_from_key, keys)}
     except TypeError as e:
         raise UnsupportedType(
             f"the keys of a {type(x).__name__} do not begin with a name, so it cannot be marked"
         ) from e
-    description = describe_collection(mark, x, len(keys), part)
+    described = describe_collection(mark, x, len(keys), part, identity.reasons)
+    facts: dict[str, Any] = {"ids": identity.ids(mark, described.shape), "lineage": identity.lineage}
+    if len(rename) > 1:
+        facts["ids"] = None  # an index says nothing there without the name, which no other run has
+    else:
+        identity.remember(mark, *rename.values())
     graphs = []
     for old, new in rename.items():
         pairs = [(replace_name_in_key(key, rename), key) for key in keys if get_name_from_key(key) == old]
         dims = part.dims if part is not None else None
-        layer = MaterializedLayer(mark.nodes(pairs, npartitions or len(keys), _preparation(x), description, dims))
+        count = npartitions or len(keys)
+        layer = MaterializedLayer(mark.nodes(pairs, count, _preparation(x), described.raw, dims, **facts))
         graphs.append(HighLevelGraph.from_collections(new, layer, dependencies=[x]))
     rebuild, args = x.__dask_postpersist__()
     try:

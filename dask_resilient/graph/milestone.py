@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -53,11 +53,16 @@ class Mark:
         prepare: Callable[[Any], Any] | None = None,
         description: bytes | None = None,
         dims: tuple[str, ...] | None = None,
+        ids: Mapping[str, str] | None = None,
+        lineage: bytes | None = None,
     ) -> dict[Key, SaveTask]:
-        """Make the nodes for pairs of new key and source key."""
+        """Make the nodes for pairs of new key and source key; the first carries the lineage, which may be large."""
         facts: dict[str, Any] = {"name": self.name, "npartitions": npartitions, "keep": self.keep}
-        facts |= {"milestone": description} | ({"dims": dims} if dims else {})
-        return {key: SaveTask(key, source, {**facts, "key": key}, prepare) for key, source in pairs}
+        facts |= {"milestone": description} | ({"dims": dims} if dims else {}) | ({"ids": dict(ids)} if ids else {})
+        nodes = {key: SaveTask(key, source, {**facts, "key": key}, prepare) for key, source in pairs}
+        if lineage is not None:
+            next(iter(nodes.values())).ticket["lineage"] = lineage
+        return nodes
 
 
 def check_name(name: object) -> str:

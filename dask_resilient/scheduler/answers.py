@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from time import time
 from typing import Any
 
@@ -14,6 +15,9 @@ from dask_resilient.scheduler.watch import Watch
 
 REFUSED = "refused"
 """The key of an answer that says why nothing was done. An error that is raised here would go to Dask's log."""
+
+SHOWN_NAMES = 10
+"""Names that a refusal lists."""
 
 SHOWN = 2_000
 """Characters of a refusal."""
@@ -35,9 +39,25 @@ async def answer(
         return _operator(watch, method, **kwargs)
     if method == "status":
         return await status(run, settings, watch, queue)
+    if method == "explain":
+        return await _explain(watch, queue, **kwargs)
     if method == "complete":
         return await queue.journal(run, "complete", {"completed": time()})
     return {REFUSED: f"dask-resilient on the scheduler has no method {one_line(str(method))!r}"}
+
+
+async def _explain(watch: Watch, queue: StoreQueue, name: object) -> Any:
+    """Give a row a milestone of a name: what was found of it, and why not the rest."""
+    with contextlib.suppress(TimeoutError):
+        await queue.ask(lambda: None)  # what is compared just now comes first
+    rows = [row.to_dict() for row in watch.resume.rows.values() if row.name == name]
+    if rows:
+        return rows
+    if not watch.resume.on:
+        return {REFUSED: f"nothing is known of {one_line(str(name))!r}: resilience.resume is off, or recovery is"}
+    known = sorted({row.name for row in watch.resume.rows.values()})
+    names = ", ".join(map(repr, known[:SHOWN_NAMES])) or "none yet"
+    return {REFUSED: f"this run has computed no milestone named {one_line(str(name))!r}; it has {names}"}
 
 
 def _operator(watch: Watch, method: str, x: object, reason: object = "", by: object = "somebody") -> Any:

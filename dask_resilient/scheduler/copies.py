@@ -8,7 +8,6 @@ from collections.abc import Mapping
 from time import time
 from typing import TYPE_CHECKING, Any
 
-from dask_resilient.core.manifest import digest
 from dask_resilient.core.outcome import Ending, SaveState
 from dask_resilient.internals.p2p import is_inner_part
 from dask_resilient.scheduler.ledger import Entry
@@ -107,6 +106,9 @@ class Copies:
         entry.avoid.clear()
         entry.nbytes, entry.stored_nbytes = int(msg["nbytes"]), int(msg["stored_nbytes"])
         entry.seconds = float(msg["seconds"])
+        if entry.shelf is not None and not entry.late:
+            entry.shelf.put(entry.index, entry.generation, entry.nbytes)
+        self._watch.ledger.settle(entry)
         self._watch.detour.reconsider([entry.key], "committed")
 
     def not_saved(self, worker: str, msg: Mapping[str, Any]) -> None:
@@ -129,13 +131,14 @@ class Copies:
             self._warned.add(entry.name)
             logger.warning("dask-resilient: a partition of %r is not saved: %s", entry.name, entry.reason)
             self._watch.event("not-saved", name=entry.name, reason=entry.reason)
+        self._watch.ledger.settle(entry)
 
     def forget(self, key: Any) -> None:
         """Let go of a forgotten key; a save that has not begun is dropped."""
         entry = self._watch.ledger.forget(key)
-        self._reader.pop(key, None)
         if entry is None:
-            return
+            return  # what is under way for it goes on
+        self._reader.pop(key, None)
         if entry.attempt is not None:
             self._send(entry.worker, "drop", attempt=entry.attempt)
         if entry.held is not None:
@@ -150,12 +153,13 @@ class Copies:
 
     def saves_lost(self, address: str, reason: str) -> None:
         """Take in that nothing more will be heard of the saves on a worker: it is gone, or a write of it hangs."""
-        for entry in self._watch.ledger.entries.values():
+        for entry in list(self._watch.ledger.entries.values()):
             if entry.attempt is not None and entry.worker == address:
                 entry.attempt = None
                 entry.state, entry.reason = SaveState.FAILED, reason
             if entry.held is not None and entry.held[0] == address:
                 entry.held = None
+            self._watch.ledger.settle(entry)
 
     # -- loading -----------------------------------------------------------------------------------------------------
 
@@ -164,7 +168,8 @@ class Copies:
         entry = self._watch.ledger.entries.get(msg["key"])
         if entry is None or entry.place is None or entry.place.attempt != msg["attempt"]:
             return
-        if entry.task.processing_on is not None and entry.task.processing_on.address == worker:
+        on = None if entry.task is None else entry.task.processing_on
+        if on is not None and on.address == worker:
             entry.loading = worker
 
     def load_ended(self, worker: str, msg: Mapping[str, Any]) -> None:
@@ -174,7 +179,7 @@ class Copies:
         if entry is None or entry.place is None or entry.place.attempt != msg["attempt"]:
             return
         ending = Ending(msg["ending"])
-        on = entry.task.processing_on
+        on = None if entry.task is None else entry.task.processing_on
         entry.ended = on is not None and on.address == worker
         self.endings[str(ending)] += 1
         watch.event("load-ended", key=str(entry.key), worker=worker, ending=str(ending), reason=msg["reason"])
@@ -200,7 +205,7 @@ class Copies:
         assert place is not None
         reader = watch.members.second_reader(first)
         self._reader[entry.key] = (reader, first)
-        key = digest(repr(entry.key))
+        key = entry.digest_of_key
         if reader is not None:
             self._send(reader, "verify", key=entry.key, place=place.to_dict(), digest_of_key=key)
             return
@@ -224,10 +229,13 @@ class Copies:
         if ending is Ending.DAMAGED:
             entry.state, entry.reason = SaveState.REVOKED, str(msg["reason"])
             entry.place = None
+            if entry.shelf is not None and not entry.late:
+                entry.shelf.take(entry.index, entry.generation)
             entry.generation += not entry.late  # a late copy lies beside the milestone, whose generations are its own
             entry.late = False
             if held is not None:
                 self._grant(entry, *held)
+            self._watch.ledger.settle(entry)
             return
         if ending is Ending.GOOD:
             entry.reason = ""
@@ -235,3 +243,4 @@ class Copies:
             entry.refuse(f"second read {ending}: {msg['reason']}")
         if held is not None:
             self._send(held[0], "drop", attempt=held[1])
+        self._watch.ledger.settle(entry)

@@ -30,10 +30,12 @@ class Lease:
         self._timer.start()
         self._renew()
 
-    def _renew(self) -> None:
-        self._queue.renew(self._run, self._ledger.milestones())
+    def _renew(self, *, ended: bool = False) -> None:
+        ledger, known = self._ledger, self._ledger.milestones()
+        # Another thread may have claimed more by then.
+        self._queue.renew(self._run, lambda: known | set(ledger.claimed), lambda: set(ledger.kept), ended=ended)
 
     def end(self) -> None:
         """Say that the run has ended; a run that cannot say so is found to have ended when its lease expires."""
         self._timer.stop()
-        self._queue.renew(self._run, self._ledger.milestones(), ended=True)
+        self._renew(ended=True)

@@ -1,8 +1,11 @@
 """Which partitions are being saved, which are durable, and which copy a key may be loaded from.
 
 An entry lives as long as the scheduler's task: a key that is forgotten loses its entry, so that the same key submitted
-anew is computed anew. The scheduler answers each staged attempt with a place, a **grant**; so there is one authority on
-generations, and an attempt of a forgotten task can never become the copy of a new task of the same name.
+anew is computed anew. Not so where the milestone is known to other runs, by its fingerprint or by the user's word: then
+its **shelf** says what is stored, a save goes on when the key is forgotten, and the next task of that key is loaded.
+
+The scheduler answers each staged attempt with a place, a **grant**; so there is one authority on generations, and an
+attempt of a forgotten task can never become the copy of a new task of the same name that makes something else.
 """
 
 from __future__ import annotations
@@ -11,8 +14,9 @@ from collections import Counter, deque
 from dataclasses import dataclass, field
 from typing import Any
 
-from dask_resilient.core.manifest import Place, digest, split_key
+from dask_resilient.core.manifest import WHICHEVER, Place, digest, split_key
 from dask_resilient.core.outcome import SaveState
+from dask_resilient.core.shelf import Shelf
 
 ENDED_KEPT = 10_000
 """Rows of forgotten keys that are remembered at most, the newest."""
@@ -28,13 +32,18 @@ class Entry:
     milestone: str
     npartitions: int
     task: Any
-    """The scheduler's `TaskState`; another one under the same key is another partition."""
+    """The scheduler's `TaskState`; another one under the same key is another partition, unless there is a shelf. None
+    where the key was forgotten meanwhile."""
+    shelf: Shelf | None = None
+    """What the store has of the milestone, if other runs know it."""
     state: SaveState = SaveState.SAVING
     generation: int = 0
     attempt: str | None = None
     """The attempt that may be written now."""
     late: bool = False
     """Whether the copy, or the attempt at one, was taken from a worker that was to leave: for this run only."""
+    beside: str = ""
+    """The directory of late copies."""
     held: tuple[str, str, int] | None = None
     """Worker, attempt and size of an attempt that waits for the second read of a copy that looked damaged."""
     place: Place | None = None
@@ -59,8 +68,19 @@ class Entry:
 
     def where(self, attempt: str) -> Place:
         """Give the place of an attempt; a late one is no part of the milestone, so it lies beside it."""
-        milestone = beside(self.milestone) if self.late else self.milestone
-        return Place(milestone, self.index, self.generation, attempt)
+        if self.late:
+            return Place(self.beside, self.index, 0 if self.shelf else self.generation, attempt)
+        return Place(self.milestone, self.index, self.generation, attempt)
+
+    @property
+    def busy(self) -> bool:
+        """Whether something is under way that does not need the task: a save, or the second read of a copy."""
+        return self.attempt is not None or self.held is not None or self.suspect
+
+    @property
+    def digest_of_key(self) -> str | None:
+        """What the receipt of the copy must say of the key; None where another run may have made it, under another."""
+        return None if self.shelf is not None and not self.late else digest(repr(self.key))
 
     @property
     def usable(self) -> bool:
@@ -116,9 +136,42 @@ class Ledger:
         self.ended_counts: dict[str, Counter[str]] = {}
         self.totals: dict[str, int] = {}
         self._lives: dict[str, _Life] = {}
+        self._shelves: dict[str, Shelf] = {}
+        """What other runs know too, by the name of the collection."""
+        self.claimed: set[str] = set()
+        """The milestones of all shelves; also used by other threads."""
+        self.kept: set[str] = set()
+        """Those of them that were marked to be kept."""
         self._begun = 0
 
     # -- entries -----------------------------------------------------------------------------------------------------
+
+    def bind(self, collection: str, shelf: Shelf) -> None:
+        """Take in that the keys of a collection are the partitions of a milestone that other runs know."""
+        if collection not in self._lives:
+            self._shelves.setdefault(collection, shelf)
+            self.totals.setdefault(shelf.name, shelf.npartitions)
+
+    def shelf(self, milestone: str) -> Shelf | None:
+        """Give the shelf of a milestone."""
+        return next((shelf for shelf in self._shelves.values() if shelf.milestone == milestone), None)
+
+    def is_bound(self, collection: str) -> bool:
+        """Say whether a collection has its shelf already, or entries of this run only."""
+        return collection in self._shelves or collection in self._lives
+
+    def stored(self, task: Any) -> Entry | None:
+        """Give the entry of a task; a new one where another run, or another task of this one, has stored its value."""
+        entry = self.entries.get(task.key)
+        if entry is not None and entry.task is task:
+            return entry
+        if not self._shelves:
+            return None
+        collection, index = split_key(task.key)
+        shelf = self._shelves.get(collection)
+        if shelf is None or (entry is None and index not in shelf.valid):
+            return None
+        return self._new(task, shelf.name, shelf.npartitions)
 
     def entry(self, task: Any, name: str, npartitions: int) -> Entry:
         """Give the entry of a task, a new one if it has none."""
@@ -140,16 +193,32 @@ class Ledger:
     def grant_late(self, entry: Entry) -> None:
         """Take in that an attempt of a partition is late."""
         entry.late = True
-        life = self._lives.get(split_key(entry.key)[0])
+        collection, index = split_key(entry.key)
+        if entry.shelf is not None:
+            # Such a copy is of this task only, whatever its milestone: no digest tells whether it was changed since.
+            entry.beside = self._life(f"{collection}\0late", index).milestone
+            return
+        entry.beside = beside(entry.milestone)
+        life = self._lives.get(collection)
         if life is not None:
             life.late = True
 
     def _new(self, task: Any, name: str, npartitions: int) -> Entry:
-        if task.key in self.entries:
-            self.forget(task.key)
         collection, index = split_key(task.key)
-        life = self._life(collection, index)
-        entry = self.entries[task.key] = Entry(task.key, name, index, life.milestone, npartitions, task)
+        shelf = self._shelves.get(collection)
+        before = self.entries.get(task.key)
+        if before is not None:
+            if shelf is not None and before.task is None:
+                before.task = task
+                return before
+            self.forget(task.key)
+        milestone = self._life(collection, index).milestone if shelf is None else shelf.milestone
+        entry = self.entries[task.key] = Entry(task.key, name, index, milestone, npartitions, task, shelf)
+        if shelf is not None:
+            entry.generation = shelf.generation(index)
+            if index in shelf.valid:
+                entry.place, entry.state = entry.where(WHICHEVER), SaveState.DURABLE
+                entry.nbytes = shelf.sizes.get(index, 0)
         return entry
 
     def _life(self, collection: str, index: str) -> _Life:
@@ -163,17 +232,36 @@ class Ledger:
         return life
 
     def forget(self, key: Any) -> Entry | None:
-        """Let go of the entry of a forgotten key; its row stays among the ended ones."""
-        entry = self.entries.pop(key, None)
+        """Let go of the entry of a forgotten key, and give it; its row stays among the ended ones.
+
+        None where there is none, or it stays: what is under way for a milestone that other runs know is still wanted.
+        """
+        entry = self.entries.get(key)
         if entry is None:
             return None
+        if entry.shelf is not None and not entry.late:
+            entry.task = None
+            if entry.busy:
+                return None
+        return self._end(entry)
+
+    def settle(self, entry: Entry) -> None:
+        """Let go of an entry whose key was forgotten, if nothing is under way for it any more."""
+        if entry.task is None and not entry.busy and self.entries.get(entry.key) is entry:
+            self._end(entry)
+
+    def _end(self, entry: Entry) -> Entry:
+        del self.entries[entry.key]
         if entry.state is SaveState.SAVING:
             entry.state, entry.reason = SaveState.NOT_SAVED, "released before it was saved"
         self.ended.append(entry.to_dict())
-        self.ended_counts.setdefault(entry.name, Counter())[str(entry.state)] += 1
-        collection, _ = split_key(key)
+        if entry.shelf is None or entry.state is not SaveState.DURABLE:  # else the shelf counts it
+            self.ended_counts.setdefault(entry.name, Counter())[str(entry.state)] += 1
+        collection, _ = split_key(entry.key)
+        if entry.shelf is not None:
+            collection += "\0late"
         life = self._lives.get(collection)
-        if life is not None and life.milestone == entry.milestone:
+        if life is not None and life.milestone in (entry.milestone, entry.beside):
             life.alive -= 1
             if not life.alive:
                 del self._lives[collection]
@@ -185,14 +273,18 @@ class Ledger:
 
     def milestones(self) -> set[str]:
         """Give the milestones that keys of this run may be loaded from."""
-        lives = self._lives.values()
-        return {life.milestone for life in lives} | {beside(life.milestone) for life in lives if life.late}
+        own = {life.milestone for life in self._lives.values()}
+        return self.claimed | own | {beside(life.milestone) for life in self._lives.values() if life.late}
 
     # -- rows --------------------------------------------------------------------------------------------------------
 
     def rows(self) -> list[dict[str, Any]]:
         """Give a row a partition: those of known keys first, then the newest of forgotten ones."""
         return [entry.to_dict() for entry in self.entries.values()] + list(self.ended)
+
+    def shelves(self) -> list[Shelf]:
+        """Give what other runs know too, each milestone once."""
+        return list({shelf.milestone: shelf for shelf in self._shelves.values()}.values())
 
     def summary(self) -> list[dict[str, Any]]:
         """Give a row a milestone name: how many partitions stand where, and how many are released already."""
@@ -201,7 +293,12 @@ class Ledger:
             if entry.name not in counts:
                 continue  # saved late, and no milestone
             counts[entry.name]["late" if entry.late and entry.place else str(entry.state)] += 1
-            counts[entry.name]["nbytes"] += entry.nbytes if entry.place else 0
+            counts[entry.name]["nbytes"] += entry.nbytes if entry.place and (entry.late or not entry.shelf) else 0
+        known = Counter(e.milestone for e in self.entries.values() if e.state is SaveState.DURABLE and not e.late)
+        for shelf in self.shelves():
+            counts[shelf.name]["durable"] += max(len(shelf.valid) - known[shelf.milestone], 0)
+            counts[shelf.name]["nbytes"] += sum(shelf.sizes.values())
+            counts[shelf.name]["unread"] += len(shelf.valid) - len(shelf.sizes)
         return [
             {
                 "name": name,
@@ -210,6 +307,7 @@ class Ledger:
                 "late": live["late"],
                 "saving": live["saving"],
                 "nbytes": live["nbytes"],
+                "unread": live["unread"],
                 "lost": sum(live[s] for s in ("failed", "not saved", "revoked")),
                 "released": sum(self.ended_counts.get(name, Counter()).values()),
                 "released_durable": self.ended_counts.get(name, Counter())["durable"],

@@ -27,5 +27,5 @@ class SchedulerLineage:
         """Say whether a value is in memory, or can be loaded."""
         if key.who_has:
             return True
-        entry = self._ledger.entries.get(key.key)
+        entry = self._ledger.stored(key)
         return entry is not None and entry.usable

@@ -129,11 +129,16 @@ class StoreQueue:
             return False
         return True
 
-    def renew(self, run: str, milestones: set[str], *, ended: bool = False) -> None:
-        """Renew the lease of a run, or end it; does not wait, and a failure is logged."""
+    def renew(
+        self, run: str, milestones: Callable[[], set[str]], keep: Callable[[], set[str]], *, ended: bool = False
+    ) -> None:
+        """Renew the lease of a run, or end it; does not wait, and a failure is logged.
+
+        What it names is asked for when it is written, so that nothing that came meanwhile is left out.
+        """
         store = self.store
         if store is not None:
-            self.submit(lambda: store.renew(run, milestones, ended=ended), lambda _: None)
+            self.submit(lambda: store.renew(run, milestones(), keep=keep(), ended=ended), lambda _: None)
 
     async def remembered(self, path: str | None) -> tuple[dict[str, list[dict[str, Any]]], str]:
         """Read what is remembered of devices, under `path` or else in the store. Never raises.

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from dask_resilient.core.cuda_errors import TaskFault
 from dask_resilient.core.faults import Class
-from dask_resilient.core.outcome import Ending
+from dask_resilient.core.outcome import Ending, SaveState
 from dask_resilient.scheduler.members import Member
 
 if TYPE_CHECKING:
@@ -94,3 +94,6 @@ class Reports:
         watch.copies.endings[str(Ending.GOOD)] += 1
         watch.costs = watch.costs.observe(int(msg["nbytes"]), float(msg["seconds"]))
         watch.reloading = watch.reloading.after(Ending.GOOD, time())
+        entry = watch.ledger.entries.get(msg["key"])
+        if entry is not None and entry.shelf is not None and entry.state is SaveState.DURABLE and not entry.late:
+            entry.nbytes = entry.shelf.sizes[entry.index] = int(msg["nbytes"])

@@ -19,6 +19,7 @@ async def status(run: str, settings: Settings, watch: Watch, queue: StoreQueue) 
         "recovery_off": watch.recovery_off,
         "quarantine": _quarantine(settings),
         "forgets": queue.forgets,
+        "resume": settings.resume,
         "loads": dict(watch.copies.endings),
         "milestones": watch.ledger.summary(),
     }

@@ -14,7 +14,6 @@ from typing import Any
 
 from dask_resilient.config import Settings
 from dask_resilient.core.incidents import Book, Incident, cause
-from dask_resilient.core.manifest import digest
 from dask_resilient.core.recovery import ATTEMPTS, UNBEGUN, Costs, Reloading, should_reload
 from dask_resilient.internals.detour import Detour
 from dask_resilient.internals.rows import Rows
@@ -27,6 +26,7 @@ from dask_resilient.scheduler.lineage import SchedulerLineage
 from dask_resilient.scheduler.members import HOLD_SECONDS, Members
 from dask_resilient.scheduler.queue import StoreQueue
 from dask_resilient.scheduler.reports import Reports
+from dask_resilient.scheduler.resume import Resume
 from dask_resilient.tasks import load
 
 logger = logging.getLogger("dask_resilient")
@@ -77,6 +77,7 @@ class Watch:
         self.reloading = Reloading(pause=settings.recover_pause)
         self.detour = Detour(scheduler, self, load)
         self.copies = Copies(self)
+        self.resume = Resume(self)
         self.reports = Reports(self)
         self.keeper = Keeper(self)
         self.care = Care(scheduler, settings, rules, self.event, self.keeper)
@@ -106,6 +107,7 @@ class Watch:
             return
         self.rows = Rows(self.detour, self._surprise)
         self.rows.install()
+        self.resume.start()
 
     def registered(self) -> None:
         """Take in who came and went while the plugin was being registered, when it had no hooks yet."""
@@ -119,6 +121,7 @@ class Watch:
         """Undo every intrusion on the scheduler, also with loads under way."""
         self.care.stop()
         self.keeper.stop()
+        self.resume.stop()
         if self.rows is not None:
             self.rows.undo()
             self.rows = None
@@ -136,15 +139,15 @@ class Watch:
 
     def ticket(self, ts: Any) -> Mapping[str, Any] | None:
         """Give the load's argument if the key has a copy that may be used, and loading it is cheaper."""
-        entry = self.ledger.entries.get(ts.key)
-        if entry is None or entry.task is not ts or not entry.usable or entry.bad_loads >= ATTEMPTS:
+        entry = self.ledger.stored(ts)
+        if entry is None or not entry.usable or entry.bad_loads >= ATTEMPTS:
             return None
         if self.reloading.paused(time()):
             return None
         if not should_reload(ts, entry.nbytes, SchedulerLineage(self.ledger), self.costs):
             return None
         assert entry.place is not None
-        return {"dask_key": ts.key, "key": digest(repr(ts.key)), "place": entry.place.to_dict()}
+        return {"dask_key": ts.key, "key": entry.digest_of_key, "place": entry.place.to_dict()}
 
     def loaders(self, key: Hashable) -> set[str] | None:
         """Give the workers that can load a key."""
@@ -173,7 +176,8 @@ class Watch:
                 entry.refuse("a load ended as an error: recomputed in this run")
             elif was == "processing" and self._losing:
                 entry.bad_loads += 1 if begun == self._losing else UNBEGUN
-            elif was == "processing" and (entry.task.waiters or entry.task.who_wants):  # else nobody needs it any more
+            elif was == "processing" and (ts := entry.task) is not None and (ts.waiters or ts.who_wants):
+                # Else nobody needs it any more.
                 # Not ended: a late result of an earlier run came in between, its worker closes, or it was to be stolen.
                 entry.bad_loads += 1 if ended else UNBEGUN
 

@@ -71,6 +71,14 @@ def _lease(calls: Calls, root: str, run: str, now: float) -> Lease:
     body = read_json(calls, root, path)
     milestones = body.get("milestones") if isinstance(body, dict) else None
     if not isinstance(milestones, list):
-        return Lease(run, live=age <= EXPIRY, milestones=None)  # cannot be read: it may use anything
+        return Lease(run, live=age <= EXPIRY, milestones=None, age=age)  # cannot be read: it may use anything
     live = age <= EXPIRY and not body.get("ended")
-    return Lease(run, live=live, complete=COMPLETE in found, milestones=frozenset(map(str, milestones)))
+    keep = body.get("keep")
+    return Lease(
+        run,
+        live=live,
+        complete=COMPLETE in found,
+        milestones=frozenset(map(str, milestones)),
+        keep=frozenset(map(str, keep)) if isinstance(keep, list) else frozenset(),
+        age=age,
+    )

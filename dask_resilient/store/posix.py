@@ -175,8 +175,8 @@ class PosixStore:
                 return None
             return loads_receipt(read_small(self._calls, f"{self.url}/{place.receipt}"))
 
-    def renew(self, run: str, milestones: Iterable[str], *, ended: bool) -> None:
-        """Write the lease of a run anew: it lives, and uses these milestones; or it has ended.
+    def renew(self, run: str, milestones: Iterable[str], *, ended: bool, keep: Iterable[str] = ()) -> None:
+        """Write the lease of a run anew: it lives, and uses these milestones, or it has ended; some are to be kept.
 
         Raises
         ------
@@ -184,6 +184,7 @@ class PosixStore:
             If it could not be written.
         """
         body = {"run": run, "milestones": sorted(milestones), "renewed": time.time(), "ended": ended}
+        body |= {"keep": sorted(keep)}
         with self._as_store_error(f"the lease of run {run!r} is not renewed"):
             leases.renew(self._calls, self.url, run, body)
 

@@ -11,11 +11,12 @@ import errno
 import hashlib
 import json
 from collections.abc import Iterator
+from dataclasses import replace
 
 import crc32c
 import numpy as np
 
-from dask_resilient.core.manifest import Place, Receipt, loads_receipt
+from dask_resilient.core.manifest import WHICHEVER, Place, Receipt, loads_receipt
 from dask_resilient.errors import Damaged, Foreign, Unreachable
 from dask_resilient.protocols import Payload
 from dask_resilient.store.array import TRAILER, chunk_names, trailer
@@ -124,7 +125,7 @@ def read_receipt(calls: Calls, root: str, path: str) -> Receipt:
 
 def _read_receipt(calls: Calls, root: str, place: Place, key: str | None) -> Receipt:
     receipt = read_receipt(calls, root, place.receipt)
-    if receipt.place != place:
+    if receipt.place != (replace(place, attempt=receipt.place.attempt) if place.attempt == WHICHEVER else place):
         raise Foreign(f"{place.receipt!r} holds the receipt of {receipt.place.data!r}, not of {place.data!r}")
     if key is not None and receipt.key != key:
         raise Foreign(f"{place.receipt!r} is for the key digest {receipt.key!r}, not for {key!r}")

@@ -49,7 +49,7 @@ class Loader:
         side.send({"kind": "loaded", "key": ticket["dask_key"], "nbytes": nbytes, "seconds": perf_counter() - begin})
         return value
 
-    def verify(self, key: Any, place: Mapping[str, Any], digest_of_key: str) -> None:
+    def verify(self, key: Any, place: Mapping[str, Any], digest_of_key: str | None) -> None:
         """Read a copy that somebody else found damaged; if it is, write its tombstone."""
         side = self._side
         timeout = side.settings.recover_timeout

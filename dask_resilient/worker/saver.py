@@ -38,6 +38,8 @@ class Item:
     """The milestone's, compressed; None = the key is none, and its copy is for this run only."""
     place: Place | None = None
     begun: float | None = field(default=None)
+    ids: frozenset[str] = frozenset()
+    """The milestones by which other runs know it, under other keys maybe."""
     late: bool = False
     """Whether it was asked for since the worker is to leave; those come a few at a time."""
 
@@ -254,7 +256,7 @@ class Saver:
             return self._store.write(place, item.staged, item.facts)
         except FileExistsError:
             winner = self._store.winner(place)
-            if winner is None or winner.key != item.facts["key"]:
+            if winner is None or (place.milestone not in item.ids and winner.key != item.facts["key"]):
                 raise StoreError(f"{place.receipt!r} exists, but is no receipt of this partition") from None
             return winner
 

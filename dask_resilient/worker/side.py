@@ -256,7 +256,8 @@ class Side:
         attempt = uuid4().hex
         who = self._who(key, ticket)
         facts = self.facts(key, begin) | {"temporary": description is None}
-        item = Item(attempt, key, staged, facts, description)
+        ids = frozenset((ticket.get("ids") or {}).values())
+        item = Item(attempt, key, staged, facts, description, ids=ids)
         reason = self.saver.queue(item)
         if reason is None:
             self.send({"kind": "staged", "attempt": attempt, "nbytes": staged.nbytes, **who})

@@ -91,7 +91,7 @@ def test_collection_of_a_kind_of_its_own(keeper, path):
 
 def test_description_that_would_contradict_itself_is_of_no_kind():
     """What Dask says of a collection and cannot be is left out: it is kept, and nobody opens it."""
-    raw = describe_module.describe(Mark("clean", None, False), "array", 3, numblocks=(2, 2))
+    raw = describe_module.describe(Mark("clean", None, False), "array", 3, numblocks=(2, 2)).raw
     assert read_description(raw).kind == "other"
 
 

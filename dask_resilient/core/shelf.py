@@ -1,0 +1,57 @@
+"""What a store has of a milestone that other runs know too."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+
+@dataclass(slots=True)
+class Shelf:
+    """The partitions of one milestone, by the names of their receipts and tombstones.
+
+    Learnt by a listing when the run meets the milestone, and kept up to date by what the run itself does. What others
+    do meanwhile is found out by whoever reads or writes: a receipt that is gone or revoked is `Damaged`, and the first
+    receipt of a generation wins.
+    """
+
+    milestone: str
+    name: str
+    npartitions: int
+    valid: dict[str, int] = field(default_factory=dict)
+    """Generation of the valid receipt, by index."""
+    revoked: dict[str, int] = field(default_factory=dict)
+    """Highest generation that has a tombstone, by index."""
+    sizes: dict[str, int] = field(default_factory=dict)
+    """Bytes of the partitions that this run has saved or loaded, by index; of others nobody has read the receipt."""
+    found: int = 0
+    """Partitions that were stored when the run met it."""
+
+    @classmethod
+    def of(
+        cls,
+        milestone: str,
+        name: str,
+        npartitions: int,
+        valid: Mapping[str, int],
+        tombstones: Mapping[str, Iterable[int]],
+    ) -> Shelf:
+        """Make one of what a listing found."""
+        revoked = {index: max(generations) for index, generations in tombstones.items()}
+        return cls(milestone, name, npartitions, dict(valid), revoked, found=len(valid))
+
+    def generation(self, index: str) -> int:
+        """Give the generation of the valid receipt, or the one that may be written next."""
+        found = self.valid.get(index)
+        return found if found is not None else self.revoked.get(index, -1) + 1
+
+    def put(self, index: str, generation: int, nbytes: int) -> None:
+        """Take in that a receipt is durable."""
+        self.valid[index] = generation
+        self.sizes[index] = nbytes
+
+    def take(self, index: str, generation: int) -> None:
+        """Take in that a receipt was revoked."""
+        self.valid.pop(index, None)
+        self.sizes.pop(index, None)
+        self.revoked[index] = max(generation, self.revoked.get(index, -1))

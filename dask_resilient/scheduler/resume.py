@@ -1,0 +1,212 @@
+"""What earlier runs have stored of the milestones in a graph: found out before its tasks are made.
+
+Off the event loop: a graph with milestones waits for a listing, for a bounded time. What cannot be listed is for this
+run only, and computed. Receipts are not read here; the load tasks do that.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from functools import partial
+from time import monotonic, time
+from typing import TYPE_CHECKING, Any
+
+from dask_resilient.core.explaining import Resumption, explain, relies_on
+from dask_resilient.core.fingerprints import changes
+from dask_resilient.core.lineages import StoredLineage, read_lineage
+from dask_resilient.core.manifest import digest, split_key
+from dask_resilient.core.milestones import Description, Milestone, read_description
+from dask_resilient.core.shelf import Shelf
+from dask_resilient.errors import Damaged, ResilienceError
+from dask_resilient.internals.materialize import listen, unlisten
+from dask_resilient.store import PosixStore
+from dask_resilient.store.archive import Archive
+from dask_resilient.store.guarded import within
+from dask_resilient.tasks import SaveTask
+
+if TYPE_CHECKING:
+    from dask_resilient.scheduler.watch import Watch
+
+logger = logging.getLogger("dask_resilient")
+
+LIST_SECONDS = 10.0
+"""Longest that a graph waits until it is known what is stored: a hundred times what 100,000 receipts take locally."""
+
+AGAIN = 60.0
+"""Seconds for which no other graph waits, after one has waited for nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Met:
+    """A milestone in a graph."""
+
+    collection: str
+    described: Description
+    identity: str
+    milestone: str
+    lineage: StoredLineage | None
+    keep: bool
+
+
+class Resume:
+    """Binds the collections of graphs to what is stored of them.
+
+    Parameters
+    ----------
+    watch
+        Of the same scheduler.
+    """
+
+    def __init__(self, watch: Watch) -> None:
+        self._watch = watch
+        self._mode = watch.settings.resume
+        self._silent_until = float("-inf")
+        self.rows: dict[str, Resumption] = {}
+        """What was found, by collection."""
+        self.on = False
+
+    def start(self) -> None:
+        """Listen to graphs."""
+        if self._mode == "off":
+            return
+        self.on = listen(self.hear)
+        if not self.on:
+            logger.warning("dask-resilient: this Dask has no place to look at graphs: nothing of other runs is reused")
+
+    def stop(self) -> None:
+        """Listen no more."""
+        unlisten(self.hear)
+        self.on = False
+
+    # -- in the thread that materialises graphs ------------------------------------------------------------------------
+
+    def hear(self, graph: Mapping[Any, Any]) -> None:
+        """Look for milestones in a graph, and have those bound that are known to other runs."""
+        met = self._meet(graph)
+        if not met or not self._watch.alive():
+            return
+        store = self._watch.queue.store
+        found: dict[str, Shelf] = {}
+        known = [each for each in met if each.milestone]
+        if known and store is not None and monotonic() >= self._silent_until:
+            try:
+                found = within(LIST_SECONDS, lambda: self._look(store, known))
+            except (OSError, ResilienceError) as e:
+                self._silent_until = monotonic() + AGAIN
+                names = ", ".join(sorted({each.described.name for each in known}))
+                reason = str(e) or repr(e)
+                logger.warning("dask-resilient: nothing of other runs is reused for %s: %s", names, reason)
+        self._watch.scheduler.loop.add_callback(self._bind, met, found)
+
+    def _meet(self, graph: Mapping[Any, Any]) -> list[_Met]:
+        tickets: dict[str, Mapping[str, Any]] = {}
+        lineages: dict[str, bytes] = {}
+        for key, node in graph.items():
+            if type(node) is not SaveTask:
+                continue
+            collection = split_key(key)[0] if isinstance(key, tuple) else str(key)
+            tickets.setdefault(collection, node.ticket)
+            if lineage := node.ticket.pop("lineage", None):  # no worker needs it
+                lineages[collection] = lineage
+        new = {name: ticket for name, ticket in tickets.items() if not self._watch.ledger.is_bound(name)}
+        return [met for name, ticket in new.items() if (met := self._one(name, ticket, lineages.get(name)))]
+
+    def _one(self, collection: str, ticket: Mapping[str, Any], lineage: bytes | None) -> _Met | None:
+        try:
+            described = read_description(ticket["milestone"])
+            stored = read_lineage(lineage) if lineage is not None else None
+        except (Damaged, LookupError, TypeError) as e:
+            logger.warning("dask-resilient: nothing is reused for %r: %s", ticket.get("name"), e)
+            return None
+        m = str((ticket.get("ids") or {}).get(self._mode, ""))
+        identity = "run" if not m else self._mode
+        if m and described.version is not None:
+            identity = "version"
+        return _Met(collection, described, identity, m, stored, bool(ticket.get("keep")))
+
+    def _look(self, store: PosixStore, met: list[_Met]) -> dict[str, Shelf]:
+        """Say that this run uses these milestones, then list what they have, and describe those that are new."""
+        ledger = self._watch.ledger
+        ledger.claimed.update(each.milestone for each in met)
+        ledger.kept.update(each.milestone for each in met if each.keep)
+        store.renew(self._watch.run, set(ledger.claimed), keep=set(ledger.kept), ended=False)
+        archive = Archive(store.url, store.token, store.calls)
+        found = {}
+        for each in met:
+            m, described = each.milestone, each.described
+            listing = archive.listing(m)
+            valid = {index: g for index, g in listing.valid().items() if described.has(index)}
+            found[each.collection] = Shelf.of(m, described.name, described.npartitions, valid, listing.tombstones)
+            store.declare(Milestone(m, self._watch.run, time(), described, each.lineage))
+        return found
+
+    # -- on the loop ---------------------------------------------------------------------------------------------------
+
+    def _bind(self, met: Iterable[_Met], found: Mapping[str, Shelf]) -> None:
+        watch = self._watch
+        for each in met:
+            shelf = found.get(each.collection)
+            if shelf is not None:
+                # Of two collections that the user calls the same, both know what the other has stored meanwhile.
+                shelf = watch.ledger.shelf(shelf.milestone) or shelf
+                watch.ledger.bind(each.collection, shelf)
+            row = _row(each, shelf)
+            self.rows[each.collection] = row
+            if shelf is not None and shelf.found:
+                text = f"dask-resilient: {explain(row)}"
+                if each.lineage is not None and each.identity == "fingerprint":
+                    text += f"\n  it relies on {relies_on(each.lineage)}; what else it reads is not seen"
+                watch.scheduler.log_event("print", {"args": (text,), "file": 2})
+            watch.event("resume", **row.to_dict())
+            if (store := watch.queue.store) is not None:
+                watch.queue.submit(partial(self._note, store, each, row), self._noted)
+
+    def _noted(self, noted: tuple[str, Resumption]) -> None:
+        self.rows[noted[0]] = noted[1]
+
+    # -- in the thread of the store ------------------------------------------------------------------------------------
+
+    def _note(self, store: PosixStore, met: _Met, row: Resumption) -> tuple[str, Resumption]:
+        """Compare with an earlier milestone of the same name, and write down what was found."""
+        if met.milestone and met.lineage is not None and (row.found < row.npartitions or row.identity != "fingerprint"):
+            before = _before(Archive(store.url, store.token, store.calls), met)
+            if before is not None:
+                said = changes(before.lineage, met.lineage) if before.lineage is not None else ["it has no lineage"]
+                row = replace(row, before=before.milestone, changes=tuple(said))
+        with contextlib.suppress(FileExistsError, OSError):
+            body = {"time": time(), **row.to_dict()}
+            store.journal(self._watch.run, f"resume-{digest(met.collection)[:32]}", body)
+        return met.collection, row
+
+
+def _row(met: _Met, shelf: Shelf | None) -> Resumption:
+    described = met.described
+    identity, reasons = met.identity, described.reasons or ()
+    if met.milestone and shelf is None:
+        identity, reasons = "run", ("the store could not be listed",)
+    return Resumption(
+        name=described.name,
+        milestone=met.milestone,
+        npartitions=described.npartitions,
+        identity=identity,
+        found=0 if shelf is None else shelf.found,
+        variable=described.variable,
+        version=described.version,
+        reasons=reasons,
+    )
+
+
+def _before(archive: Archive, met: _Met) -> Milestone | None:
+    """Give the milestone to compare with: the newest of that name, one that has something stored before others."""
+    found = [
+        each
+        for each in archive.milestones()
+        if each.description.name == met.described.name
+        and each.description.variable == met.described.variable
+        and each.milestone != met.milestone
+    ]
+    found.sort(key=lambda each: (each.lineage is not None, bool(archive.listing(each.milestone).receipts), each.made))
+    return found[-1] if found else None
