@@ -18,6 +18,7 @@ from click.testing import CliRunner
 from dask_resilient import partitions
 from dask_resilient.cli import resilience
 from dask_resilient.core.cuda_errors import CudaRow
+from dask_resilient.core.explaining import Resumption
 from dask_resilient.core.manifest import Place
 from dask_resilient.core.milestones import Description, Milestone
 from dask_resilient.core.xid import XidRow
@@ -157,6 +158,7 @@ def test_a_command_line_of_ours_runs(line, tmp_path, monkeypatch):
     for index in "01":
         facts = {"key": "k", "run": "run"}
         store.write(Place("m0", index, 0, f"a{index}"), partitions.stage(np.arange(3)), facts)
+    store.journal("run", "resume-0", {"time": 1.0, **Resumption("squares", "m0", 2, "fingerprint").to_dict()})
     done = CliRunner().invoke(resilience, words[2:], catch_exceptions=False)
     assert done.exit_code == 0, done.output
     assert done.stdout

@@ -1,11 +1,11 @@
-"""``dask resilience ls | verify | gc | rm STORE | doctor``."""
+"""``dask resilience ls | verify | explain | gc | rm STORE | doctor``."""
 
 from __future__ import annotations
 
 import click
 
 from dask_resilient.cli.doctor import doctor
-from dask_resilient.cli.stores import gc, ls, rm, verify
+from dask_resilient.cli.stores import explain, gc, ls, rm, verify
 
 
 @click.group(name="resilience")
@@ -16,5 +16,5 @@ def resilience() -> None:
     """
 
 
-for _command in (ls, verify, gc, rm, doctor):
+for _command in (ls, verify, explain, gc, rm, doctor):
     resilience.add_command(_command)

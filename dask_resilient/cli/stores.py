@@ -1,4 +1,4 @@
-"""``ls | verify | gc | rm STORE``: what lies in a store, whether it is sound, and what may go."""
+"""``ls | verify | explain | gc | rm STORE``: what lies in a store, whether it is sound, and what may go."""
 
 from __future__ import annotations
 
@@ -14,12 +14,13 @@ from rich.progress import Progress
 from rich.table import Table
 
 from dask_resilient.cli.showing import Wrong, as_json, count, one_line, plain, print_json, show, size
+from dask_resilient.core.explaining import explain as words
 from dask_resilient.core.garbage import GRACE
 from dask_resilient.core.milestones import Milestone
 from dask_resilient.store.archive import Archive, open_archive
 from dask_resilient.store.garbage import Collector, Removed
 from dask_resilient.store.leases import clock
-from dask_resilient.store.survey import milestone_rows, newest_renewal, partition_rows
+from dask_resilient.store.survey import milestone_rows, newest_renewal, partition_rows, resumptions
 
 delete = click.option("--delete", is_flag=True, help="Really delete; without this, only say what would be deleted.")
 
@@ -80,6 +81,33 @@ def verify(store: str, milestone: tuple[str, ...], as_json: bool) -> None:
         total = size(sum(row["nbytes"] for row in rows))
         show(table, f"{count(len(rows) - len(bad) + len(unreadable), 'partition')} good ({total}), {len(bad):,} not")
     sys.exit(1 if bad else 0)
+
+
+@click.command()
+@click.argument("store")
+@click.argument("name")
+@as_json
+def explain(store: str, name: str, as_json: bool) -> None:
+    """Say what the last run with milestones of NAME reused of those in STORE, and why not the rest.
+
+    With --json, what all runs found. Leaves nothing behind.
+    """
+    with one_line():
+        archive = open_archive(store)
+        every = sorted(resumptions(archive), key=lambda found: found[1])
+    found = [each for each in every if each[2].name == name]
+    if not found:
+        known = ", ".join(sorted({each.name for _, _, each in every})[:10]) or "none"
+        raise Wrong(f"no run has met a milestone {name!r} in {archive.root!r}; they met {known}")
+    rows = [{"run": run, "time": time, **each.to_dict(), "text": words(each)} for run, time, each in found]
+    if as_json:
+        print_json(rows)
+        return
+    last = rows[-1]["run"]
+    for row in rows:
+        if row["run"] == last:
+            when = datetime.fromtimestamp(row["time"], UTC).strftime("%Y-%m-%d %H:%M:%S")
+            click.echo(f"{plain(row['text'])} (run {row['run'][:8]}, {when} UTC)")
 
 
 @click.command()

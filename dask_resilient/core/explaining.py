@@ -9,6 +9,9 @@ from typing import Any
 from dask_resilient.core.fingerprints import Fact, Facts
 from dask_resilient.core.messages import one_line
 
+RESUME = "resume-"
+"""What the names of files in a run's journal begin with that say what it found of a milestone."""
+
 SHOWN = 10
 """Changes, or reasons, that a line names."""
 

@@ -27,6 +27,9 @@ MAX_PARTITIONS = 50_000_000
 MAX_UNPACKED = 6 * 2**20
 """Bytes of a description before it is compressed; indented as it is written, it is not too large to be read again."""
 
+TOGETHER = "all-"
+"""What begins the name of a group that is the same in every run which makes all of it the same."""
+
 _LATEST = 1e11
 _NAME = re.compile(r"[0-9A-Za-z._-]{1,100}")
 _NUMBER = re.compile(r"0|[1-9][0-9]{0,8}")

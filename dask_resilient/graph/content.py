@@ -58,6 +58,7 @@ class Digester:
         self.reasons: dict[str, None] = {}
         self._memo: dict[int, tuple[Any, str]] = {}
         self._texts: dict[str, str] = {}
+        self._inputs: set[str] = set()
         self._arguments: dict[tuple[str, str], list[Any]] = {}
         """By function and argument: the sum of the digests, and what is shown if that is always the same."""
         self._open: dict[int, int] = {}
@@ -89,6 +90,8 @@ class Digester:
 
     def argument(self, function: str, name: str, digest: str, value: Any) -> None:
         """Take in an argument of a call: all calls of a function count together, in any order."""
+        if isinstance(value, str | PurePath) and str(value) in self._inputs:
+            return  # the file says what it is
         shown = repr(value) if type(value) in SHOWN else ""
         known = self._arguments.setdefault((function, name), [0, shown])
         known[0] = (known[0] + int(digest, 16)) % 2**128
@@ -161,6 +164,7 @@ class Digester:
             return combine(["str", text])
         if not found.digest:
             return self.opaque(f"{text!r} has {found.shown}: say what it is by version=")
+        self._inputs.add(text)
         self._code.put(text, found)
         return combine(["input", found.digest])
 

@@ -176,7 +176,9 @@ class Following:
                 known = "<" not in own and luck.is_module(getattr(thing, "__self__", None))
                 self.put(name, Fact("value", combine([own, "" if known else found]), own))
         else:
-            self.put(name, Fact("value", self._digest(thing), repr(thing) if type(thing) in SHOWN else ""))
+            found = self._digest(thing)
+            if not (isinstance(thing, str) and self._facts.get(thing)):  # a file says itself what it is
+                self.put(name, Fact("value", found, repr(thing) if type(thing) in SHOWN else ""))
 
     def _imported(self, name: str) -> None:
         if self.package(name):

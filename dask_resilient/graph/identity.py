@@ -11,6 +11,7 @@ from typing import Any
 from dask_resilient import config
 from dask_resilient.core.fingerprints import Fingerprint, combine, milestone_of
 from dask_resilient.core.lineages import dump_lineage
+from dask_resilient.core.milestones import TOGETHER
 from dask_resilient.errors import ResilienceWarning
 from dask_resilient.graph.fingerprint import fingerprint
 from dask_resilient.graph.known import remember
@@ -76,7 +77,7 @@ def identify(mark: Mark, collection: Any) -> Identity:
 def together(identities: Iterable[Identity], otherwise: Callable[[], str]) -> str:
     """Give what parts of one object share: the same in every run that makes all of them the same."""
     found = [identity.fingerprint for identity in identities]
-    return combine(["together", *sorted(found)]) if all(found) else otherwise()
+    return TOGETHER + combine(sorted(found)) if all(found) else otherwise()
 
 
 def warn(mark: Mark, reasons: Iterable[str], stacklevel: int) -> None:

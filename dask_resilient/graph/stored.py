@@ -44,8 +44,8 @@ def open_milestone(store: str | os.PathLike[str] | None, name: str | None = None
     store
         Path or ``file://`` URL of the store; every process that computes must see it.
     name
-        Name that was given to `checkpoint`. Of several milestones of one name, that is the newest of which all
-        partitions are stored; a warning says which one it was.
+        Name that was given to `checkpoint`. Of several milestones of one name, that is the one of which all partitions
+        are stored that a run has used last; a warning says which one it was.
     m
         Which milestone, as ``dask resilience ls`` shows it; takes the place of the name.
 
@@ -99,13 +99,15 @@ def _pick(archive: Archive, name: str | None, m: str | None) -> list[Milestone]:
             ResilienceWarning,
             stacklevel=3,
         )
+    if len(groups) > 1:
+        groups = archive.by_use(groups)
     complete = [group for group in groups if not _what_is_missing(archive, group)]
     chosen = (complete or groups)[-1]
     if len(groups) > 1 and complete:
         made = datetime.fromtimestamp(chosen[0].made, UTC).isoformat(" ", "seconds")
         warnings.warn(
             f"{archive.root!r} has {len(groups)} milestones named {name!r}: opened {chosen[0].milestone}, made {made}, "
-            "the newest that is complete; m= picks another",
+            "the one used last of those that are complete; m= picks another",
             ResilienceWarning,
             stacklevel=3,
         )

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from dask_resilient.core.outcome import Ending, SaveState
 from dask_resilient.internals.p2p import is_inner_part
-from dask_resilient.scheduler.ledger import Entry
+from dask_resilient.scheduler.entries import Entry
 from dask_resilient.store.guarded import verify_and_revoke
 
 if TYPE_CHECKING:

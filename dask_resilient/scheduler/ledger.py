@@ -14,105 +14,13 @@ from collections import Counter, deque
 from dataclasses import dataclass, field
 from typing import Any
 
-from dask_resilient.core.manifest import WHICHEVER, Place, digest, split_key
+from dask_resilient.core.manifest import WHICHEVER, digest, split_key
 from dask_resilient.core.outcome import SaveState
 from dask_resilient.core.shelf import Shelf
+from dask_resilient.scheduler.entries import Entry, beside
 
 ENDED_KEPT = 10_000
 """Rows of forgotten keys that are remembered at most, the newest."""
-
-
-@dataclass(slots=True)
-class Entry:
-    """What is known of one marked partition while its task is known to the scheduler."""
-
-    key: Any
-    name: str
-    index: str
-    milestone: str
-    npartitions: int
-    task: Any
-    """The scheduler's `TaskState`; another one under the same key is another partition, unless there is a shelf. None
-    where the key was forgotten meanwhile."""
-    shelf: Shelf | None = None
-    """What the store has of the milestone, if other runs know it."""
-    state: SaveState = SaveState.SAVING
-    generation: int = 0
-    attempt: str | None = None
-    """The attempt that may be written now."""
-    late: bool = False
-    """Whether the copy, or the attempt at one, was taken from a worker that was to leave: for this run only."""
-    beside: str = ""
-    """The directory of late copies."""
-    held: tuple[str, str, int] | None = None
-    """Worker, attempt and size of an attempt that waits for the second read of a copy that looked damaged."""
-    place: Place | None = None
-    """The durable copy."""
-    suspect: bool = False
-    """A load found the copy damaged; not used until a second read has judged."""
-    refused: bool = False
-    """A load found something foreign there, or loads of it ended as errors: not used in this run."""
-    bad_loads: float = 0
-    """Loads that ended badly; those that no copy may be to blame for count `UNBEGUN`."""
-    loading: str = ""
-    """Worker that has begun the load under way."""
-    ended: bool = False
-    """Whether the worker of the load under way has said that it brought nothing."""
-    avoid: set[str] = field(default_factory=set)
-    """Workers that could not reach the copy."""
-    nbytes: int = 0
-    stored_nbytes: int = 0
-    worker: str = ""
-    seconds: float = 0.0
-    reason: str = ""
-
-    def where(self, attempt: str) -> Place:
-        """Give the place of an attempt; a late one is no part of the milestone, so it lies beside it."""
-        if self.late:
-            return Place(self.beside, self.index, 0 if self.shelf else self.generation, attempt)
-        return Place(self.milestone, self.index, self.generation, attempt)
-
-    @property
-    def busy(self) -> bool:
-        """Whether something is under way that does not need the task: a save, or the second read of a copy."""
-        return self.attempt is not None or self.held is not None or self.suspect
-
-    @property
-    def digest_of_key(self) -> str | None:
-        """What the receipt of the copy must say of the key; None where another run may have made it, under another."""
-        return None if self.shelf is not None and not self.late else digest(repr(self.key))
-
-    @property
-    def usable(self) -> bool:
-        """Whether the key may be loaded from the copy."""
-        return self.place is not None and not self.suspect and not self.refused
-
-    def try_again(self) -> None:
-        """Take in that the key was computed: workers that could not reach the copy this time may be asked next time.
-
-        Without this a store that was away for a moment would never be read from again where there is one worker. Loads
-        that cost a worker stay counted.
-        """
-        self.bad_loads -= len(self.avoid)
-        self.avoid.clear()
-
-    def refuse(self, reason: str) -> None:
-        """Use the copy no more in this run; it stays where it is."""
-        self.refused, self.state, self.reason = True, SaveState.FAILED, reason
-
-    def to_dict(self) -> dict[str, Any]:
-        """Give the row, plain types only."""
-        names = ("name", "index", "nbytes", "stored_nbytes", "worker", "seconds", "reason", "late")
-        return {
-            **{name: getattr(self, name) for name in names},
-            "key": str(self.key),
-            "state": str(self.state),
-        }
-
-
-def beside(milestone: str) -> str:
-    """Give the directory of late copies of a milestone's partitions, and of those of keys that are no milestone."""
-    return digest(milestone, "late")[:32]
 
 
 @dataclass(slots=True)

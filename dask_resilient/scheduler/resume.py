@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from time import monotonic, time
 from typing import TYPE_CHECKING, Any
 
-from dask_resilient.core.explaining import Resumption, explain, relies_on
+from dask_resilient.core.explaining import RESUME, Resumption, explain, relies_on
 from dask_resilient.core.fingerprints import changes
 from dask_resilient.core.lineages import StoredLineage, read_lineage
 from dask_resilient.core.manifest import digest, split_key
@@ -107,7 +107,7 @@ class Resume:
         for key, node in graph.items():
             if type(node) is not SaveTask:
                 continue
-            collection = split_key(key)[0] if isinstance(key, tuple) else str(key)
+            collection, _ = split_key(key)
             tickets.setdefault(collection, node.ticket)
             if lineage := node.ticket.pop("lineage", None):  # no worker needs it
                 lineages[collection] = lineage
@@ -132,7 +132,8 @@ class Resume:
         ledger = self._watch.ledger
         ledger.claimed.update(each.milestone for each in met)
         ledger.kept.update(each.milestone for each in met if each.keep)
-        store.renew(self._watch.run, set(ledger.claimed), keep=set(ledger.kept), ended=False)
+        with _advisory("the lease of this run"):  # without it a collector may take away what is found: it is recomputed
+            store.renew(self._watch.run, set(ledger.claimed), keep=set(ledger.kept), ended=False)
         archive = Archive(store.url, store.token, store.calls)
         found = {}
         for each in met:
@@ -140,7 +141,8 @@ class Resume:
             listing = archive.listing(m)
             valid = {index: g for index, g in listing.valid().items() if described.has(index)}
             found[each.collection] = Shelf.of(m, described.name, described.npartitions, valid, listing.tombstones)
-            store.declare(Milestone(m, self._watch.run, time(), described, each.lineage))
+            with _advisory(f"milestone {described.name!r}"):
+                store.declare(Milestone(m, self._watch.run, time(), described, each.lineage))
         return found
 
     # -- on the loop ---------------------------------------------------------------------------------------------------
@@ -178,8 +180,17 @@ class Resume:
                 row = replace(row, before=before.milestone, changes=tuple(said))
         with contextlib.suppress(FileExistsError, OSError):
             body = {"time": time(), **row.to_dict()}
-            store.journal(self._watch.run, f"resume-{digest(met.collection)[:32]}", body)
+            store.journal(self._watch.run, f"{RESUME}{digest(met.collection)[:32]}", body)
         return met.collection, row
+
+
+@contextlib.contextmanager
+def _advisory(what: str) -> Iterator[None]:
+    """Go on without what could not be written: nothing that is read depends on it."""
+    try:
+        yield
+    except OSError as e:
+        logger.warning("dask-resilient: %s is not written down: %s", what, e)
 
 
 def _row(met: _Met, shelf: Shelf | None) -> Resumption:
@@ -200,7 +211,7 @@ def _row(met: _Met, shelf: Shelf | None) -> Resumption:
 
 
 def _before(archive: Archive, met: _Met) -> Milestone | None:
-    """Give the milestone to compare with: the newest of that name, one that has something stored before others."""
+    """Give the milestone of that name to compare with: the one used last, of those that have something stored."""
     found = [
         each
         for each in archive.milestones()
@@ -208,5 +219,6 @@ def _before(archive: Archive, met: _Met) -> Milestone | None:
         and each.description.variable == met.described.variable
         and each.milestone != met.milestone
     ]
-    found.sort(key=lambda each: (each.lineage is not None, bool(archive.listing(each.milestone).receipts), each.made))
-    return found[-1] if found else None
+    stored = [each for each in found if each.lineage is not None and archive.listing(each.milestone).receipts]
+    groups = archive.by_use([[each] for each in stored or found])
+    return groups[-1][0] if groups else None

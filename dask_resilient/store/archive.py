@@ -10,10 +10,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from dask_resilient.core.manifest import Receipt
-from dask_resilient.core.milestones import Milestone
+from dask_resilient.core.milestones import TOGETHER, Milestone
 from dask_resilient.errors import Damaged, Foreign, StoreError
 from dask_resilient.store import listing
 from dask_resilient.store.calls import Calls
+from dask_resilient.store.leases import leases
 from dask_resilient.store.listing import Listing
 from dask_resilient.store.opening import resolve, token_of
 
@@ -79,12 +80,26 @@ class Archive:
         for each in self.milestones():
             described = each.description
             if described.name == name:
-                key = each.milestone if described.group is None else (each.run, described.group)
+                shared = described.group is not None and described.group[0].startswith(TOGETHER)
+                run = "" if shared else each.run
+                key = each.milestone if described.group is None else (run, described.group)
                 group = groups.setdefault(key, {})
                 before = group.get(described.variable)
                 if before is None or not self.missing(each).count or self.missing(before).count:
                     group[described.variable] = each
         return sorted((list(g.values()) for g in groups.values()), key=lambda group: max(each.made for each in group))
+
+    def by_use(self, groups: list[list[Milestone]]) -> list[list[Milestone]]:
+        """Give milestones in the order in which runs have used them last: one that is used again is the newest."""
+        used: dict[str, float] = {}
+        for lease in leases(self.calls, self.root, 0.0).values():
+            for m in lease.milestones or ():
+                used[m] = max(used.get(m, 0.0), -lease.age)
+
+        def last(group: list[Milestone]) -> tuple[float, float]:
+            return max(used.get(each.milestone, 0.0) for each in group), max(each.made for each in group)
+
+        return sorted(groups, key=last)
 
     def missing(self, milestone: Milestone) -> Missing:
         """Give the partitions without valid receipt."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+from dask_resilient.core.explaining import RESUME, Resumption
 from dask_resilient.core.manifest import Receipt
 from dask_resilient.core.milestones import Milestone
 from dask_resilient.core.outcome import Ending
@@ -12,7 +13,7 @@ from dask_resilient.errors import Damaged, Foreign
 from dask_resilient.store.archive import Archive
 from dask_resilient.store.guarded import ending_of
 from dask_resilient.store.leases import LEASE, leases
-from dask_resilient.store.listing import directories
+from dask_resilient.store.listing import directories, names, read_json
 from dask_resilient.store.reading import verify_partition
 
 
@@ -28,6 +29,19 @@ def newest_renewal(archive: Archive) -> float:
     return max(times)
 
 
+def resumptions(archive: Archive) -> Iterator[tuple[str, float, Resumption]]:
+    """Give what runs found of milestones when they met them: the run, when (UNIX s), and what."""
+    for run in directories(archive.calls, archive.root, "runs"):
+        for name in names(archive.calls, archive.root, f"runs/{run}"):
+            if not name.startswith(RESUME) or not name.endswith(".json"):
+                continue
+            body = read_json(archive.calls, archive.root, f"runs/{run}/{name}")
+            try:
+                yield run, float(body["time"]), Resumption.from_dict(body)
+            except (TypeError, ValueError, LookupError):
+                continue  # it cannot be read, or is none: it is advisory
+
+
 def milestone_rows(archive: Archive, now: float) -> list[dict[str, Any]]:
     """Give a row a milestone, oldest first; one whose description cannot be used has a reason instead of facts.
 
@@ -41,9 +55,11 @@ def milestone_rows(archive: Archive, now: float) -> list[dict[str, Any]]:
     runs = leases(archive.calls, archive.root, now)
     rows = []
     for each in archive.milestones():
-        lease = runs.get(each.run)
+        users = [lease for lease in runs.values() if lease.milestones and each.milestone in lease.milestones]
+        lease = min(users, key=lambda lease: lease.age, default=runs.get(each.run))  # the last one that used it
         state = "ended" if lease is None else "live" if lease.live else "complete" if lease.complete else "ended"
-        rows.append({**_facts(archive, each), "run": each.run, "run_state": state, "reason": ""})
+        run = each.run if lease is None else lease.run
+        rows.append({**_facts(archive, each), "run": run, "run_state": state, "reason": ""})
     for m, reason in sorted(archive.unreadable.items()):
         rows.append({"name": None, "milestone": m, "reason": reason})
     return rows

@@ -17,10 +17,11 @@ import pytest
 
 from dask_resilient import cli
 from dask_resilient.cli import stores
+from dask_resilient.core.explaining import Resumption
 from dask_resilient.store import garbage as garbage_module
 from tests.store.collecting import age
 
-COMMANDS = ("ls", "verify", "gc", "rm")
+COMMANDS = ("ls", "verify", "explain", "gc", "rm")
 
 
 @pytest.fixture(autouse=True)
@@ -65,7 +66,7 @@ def test_wrong_path(tmp_path, call, command, as_json, where):
     (tmp_path / "damaged" / "store.json").write_text("{")
     before = sorted(tmp_path.rglob("*"))
     path = where if ":" in where or not where else tmp_path / where
-    out, err = call(command, path, *["x"] * (command == "rm"), *["--json"] * as_json, code=2)
+    out, err = call(command, path, *["x"] * (command in ("rm", "explain")), *["--json"] * as_json, code=2)
     assert out == []
     assert len(err) == 1
     assert err[0].startswith("Error: ")
@@ -105,6 +106,38 @@ def test_wrong_call(call, args):
     """Arguments that do not fit are exit code 2, with the usage."""
     _, err = call(*args, code=2)
     assert err[0].startswith("Usage:")
+
+
+# -- explain -----------------------------------------------------------------------------------------------------------
+
+
+def found(shop, run, time, **facts):
+    """Let a run have met a milestone."""
+    row = Resumption("clean", "m", 20, "fingerprint", **facts)
+    shop.store.journal(run, f"resume-{len(list(shop.root.rglob('resume-*')))}", {"time": time, **row.to_dict()})
+
+
+def test_explain(shop, call, ask):
+    """What the last run that met the name has reused, a line a milestone; as JSON what all runs have."""
+    found(shop, "one", 10.0)
+    found(shop, "two", 20.0, found=13)
+    found(shop, "two", 21.0, variable="x", found=20)
+    assert call("explain", shop.url, "clean")[0] == [
+        "clean: reused 13 of 20; 7 not reused: not stored (run two, 1970-01-01 00:00:20 UTC)",
+        "clean / x: reused 20 of 20 (run two, 1970-01-01 00:00:21 UTC)",
+    ]
+    rows = ask("explain", shop.url, "clean")
+    assert [(row["run"], row["found"]) for row in rows] == [("one", 0), ("two", 13), ("two", 20)]
+    assert rows[0]["text"] == "clean: reused 0 of 20; 20 not reused: nothing of this name was stored"
+
+
+def test_explain_of_a_name_that_nobody_met(shop, call):
+    """One line, with the names that were met; what cannot be read in a journal is passed over."""
+    found(shop, "one", 10.0)
+    (shop.root / "runs" / "one" / "resume-x.json").write_text("{")
+    (shop.root / "runs" / "one" / "resume-y.json").write_text('{"time": "soon"}')
+    _, err = call("explain", shop.url, "cleen", code=2)
+    assert err == [f"Error: no run has met a milestone 'cleen' in {shop.url!r}; they met clean"]
 
 
 # -- ls ----------------------------------------------------------------------------------------------------------------

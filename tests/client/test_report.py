@@ -46,7 +46,7 @@ LOSS = {
 
 
 def milestone(**counts: int) -> dict[str, Any]:
-    zero = dict.fromkeys(("durable", "saving", "lost", "nbytes", "released", "released_durable"), 0)
+    zero = dict.fromkeys(("durable", "saving", "lost", "nbytes", "unread", "released", "released_durable"), 0)
     return {"name": "clean", "total": 16, **zero, **counts}
 
 
