@@ -53,7 +53,7 @@ def references(function: FunctionType) -> Iterator[tuple[str, Any]]:
 
     What is not there is given as `MISSING`: it may come to be there.
     """
-    for names in _chains(function.__code__):
+    for names in chains(function.__code__):
         path = name = names[0]
         if name not in function.__globals__ and hasattr(builtins, name):
             continue
@@ -77,7 +77,7 @@ def imports(code: CodeType) -> Iterator[str]:
             yield from imports(constant)
 
 
-def _chains(code: CodeType) -> Iterator[tuple[str, ...]]:
+def chains(code: CodeType) -> Iterator[tuple[str, ...]]:
     """Give each global name with the attributes that are read of it at once."""
     chain: list[str] = []
     for instruction in dis.get_instructions(code):
@@ -91,7 +91,7 @@ def _chains(code: CodeType) -> Iterator[tuple[str, ...]]:
         yield tuple(chain)
     for constant in code.co_consts:
         if isinstance(constant, CodeType):
-            yield from _chains(constant)
+            yield from chains(constant)
 
 
 def module_code(module: ModuleType) -> CodeType | None:

@@ -1,0 +1,211 @@
+"""The body of a ``for`` loop in bytecode: which instructions belong to it, what it does, what it reads from outside.
+
+Of a code object and the place of its ``FOR_ITER`` alone: no value is looked at. The body is what can be reached from
+there before the next step begins or the loop is left, its exception handlers included, which the compiler puts at the
+end of the function. Handlers around the loop, its ``else``, and what follows it are no part.
+"""
+
+from __future__ import annotations
+
+import dis
+import re
+from collections.abc import Callable, Collection, Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from types import CodeType
+
+from dask_resilient.graph.bytecode import GLOBAL, LOCAL, OPTIMIZED, Code, Instruction, Variable
+from dask_resilient.graph.code import chains, describe_code
+
+State = frozenset[tuple[object, ...]]
+"""What is certain where an instruction begins: ``("set", variable)``, that the body has assigned it before.
+
+From Python 3.12 on a comprehension is no function of its own but puts a variable of the same name aside: in there it is
+also certain that ``("aside", variable, begin, end)``, and ``("was set", ...)`` if it was assigned before.
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Read:
+    """A variable that is read from outside, with the attributes that are read of it at once."""
+
+    scope: str
+    name: str
+    attributes: tuple[str, ...] = ()
+
+
+class Body:
+    """The body of one ``for`` loop.
+
+    Parameters
+    ----------
+    code
+        That holds it.
+    head
+        Offset of its ``FOR_ITER``.
+    """
+
+    def __init__(self, code: Code, head: int) -> None:
+        self._code, self._head = code, head
+        self.offsets = sorted(self._reached())
+
+    def _reached(self) -> set[int]:
+        code, head = self._code, self._head
+        target, around = code.all[head].target, code.handler(head)
+        behind = set() if target is None else code.reach(code.at(target), {head})
+        outside = {head, *behind} | (set() if around is None else {around})
+        found = code.reach(code.after(head), outside)
+        # What follows the loop and is short, the compiler repeats where the body breaks.
+        again = code.leading(found, head)
+        lines = {code.all[offset].line for offset in behind} - {code.all[offset].line for offset in again} - {None}
+        return {offset for offset in found if offset in again or code.all[offset].line not in lines}
+
+    @property
+    def instructions(self) -> list[Instruction]:
+        """The instructions, in their order."""
+        return [self._code.all[offset] for offset in self.offsets]
+
+    @property
+    def stores(self) -> set[Variable]:
+        """Variables that the body assigns or deletes, maybe by a function that it defines."""
+        return self._accesses[1]
+
+    @property
+    def reads(self) -> list[Read]:
+        """Variables that the body may read without having assigned them in the same step, in their order."""
+        return self._accesses[0]
+
+    @cached_property
+    def _accesses(self) -> tuple[list[Read], set[Variable]]:
+        states = self._states()
+        reads: dict[Read, None] = {}
+        stores: set[Variable] = set()
+        for each in self.instructions:
+            state = states[each.offset]
+            for act, variable in each.touches:
+                if act == "load" and ("set", variable) not in state:
+                    reads[Read(*variable, self._code.attributes(each.offset))] = None
+                elif act in ("store", "delete") and not any(mark[:2] == ("aside", variable) for mark in state):
+                    stores.add(variable)
+                state = self._touch(state, each, act, variable)
+            if each.nested is not None:
+                unset = (names for names in chains(each.nested) if ("set", (GLOBAL, names[0])) not in state)
+                reads.update({Read(GLOBAL, names[0], names[1:]): None for names in unset})
+                stores |= _stores(each.nested)
+        return list(reads), stores
+
+    def _states(self) -> dict[int, State]:
+        """Give what is certain at each instruction, whichever way led there."""
+        own = set(self.offsets)
+        states: dict[int, State] = {}
+        waiting: list[tuple[int, State]] = [(self._code.after(self._head), frozenset())]
+        while waiting:
+            offset, state = waiting.pop()
+            if offset not in own:
+                continue
+            known = states.get(offset)
+            state = state if known is None else known & state
+            if state == known:
+                continue
+            states[offset] = before = state
+            for act, variable in self._code.all[offset].touches:
+                state = self._touch(state, self._code.all[offset], act, variable)
+            waiting += [(target, state) for target in self._code.targets(offset)]
+            handler = self._code.handler(offset)
+            if handler is not None:
+                waiting.append((handler, before))
+        return states
+
+    def _touch(self, state: State, each: Instruction, act: str, variable: Variable) -> State:
+        known = {("set", variable)}
+        if act == "delete":
+            return state - known
+        if act == "aside":
+            where = self._comprehension(each.offset)
+            was = {("was set", variable, *where)} if ("set", variable) in state else set()
+            return (state - known) | {("aside", variable, *where)} | was
+        if act != "store":
+            return state
+        aside = [
+            mark
+            for mark in state
+            if mark[0] == "aside" and mark[1] == variable and not mark[2] <= each.offset < mark[3]  # type: ignore[operator]
+        ]
+        if not aside:
+            return state | known
+        # Behind a comprehension the variable gets back what it held before: the innermost one is left first.
+        mark = max(aside, key=lambda mark: str(mark[2]).zfill(9))
+        was_mark = ("was set", *mark[1:])
+        return (state - {mark, was_mark} - known) | (known if was_mark in state else set())
+
+    def _comprehension(self, offset: int) -> tuple[int, int]:
+        """Give begin and end of the comprehension that puts a variable aside."""
+        begin = offset
+        while self._code.all[offset].name != "FOR_ITER":
+            offset = self._code.after(offset)
+        return begin, self._code.at(self._code.all[offset].target or 0)
+
+    def describe(self, digest: Callable[[object], str], named: Collection[Variable]) -> Iterator[str]:
+        """Give what the body does, as texts.
+
+        Parameters
+        ----------
+        digest
+            Of a constant.
+        named
+            Variables that count by their names. Any other counts by the order in which they are met.
+        """
+        place = {offset: str(i) for i, offset in enumerate(self.offsets)} | {self._head: "the next step"}
+        labels: dict[Variable, str] = {}
+        gone = False
+        for each in self.instructions:
+            if gone and each.name == "RETURN_VALUE":
+                continue
+            gone = each.leaves
+            ways = [place.get(target, "leave") for target in self._code.targets(each.offset)]
+            if each.leaves or (each.moves and ways == ["leave"]):
+                yield "leave"
+                continue
+            yield re.sub("_(FORWARD|BACKWARD|NO_INTERRUPT)", "", each.name) if not each.touches else "variable"
+            for act, variable in each.touches:
+                own = labels.setdefault(variable, str(len(labels)))
+                yield f"{act} {' '.join(variable) if variable in named else own}"
+            if each.target is not None or ways == ["leave"]:
+                yield " ".join(ways)
+            if each.nested is not None:
+                yield from describe_code(each.nested, digest)
+            elif not each.touches and each.target is None:
+                yield digest(each.arg)
+
+
+def loop_head(code: Code, lasti: int) -> int | None:
+    """Give the offset of the ``FOR_ITER`` of a ``for`` that has just asked for its iterator; None if none has."""
+    this = code.all.get(lasti)
+    following = code.all.get(code.after(lasti))
+    if this is None or this.name != "GET_ITER" or following is None or following.name != "FOR_ITER":
+        return None
+    return following.offset
+
+
+def every_read(code: Code) -> list[Read]:
+    """Give all variables that a code object reads."""
+    found: dict[Read, None] = {}
+    for each in code.all.values():
+        found.update({Read(*variable): None for act, variable in each.touches if act == "load"})
+    scope = LOCAL if code.code.co_flags & OPTIMIZED else GLOBAL
+    for names in chains(code.code):
+        found.pop(Read(scope, names[0]), None)
+        found.pop(Read(GLOBAL, names[0]), None)
+        found[Read(GLOBAL, names[0], names[1:])] = None
+    return list(found)
+
+
+def _stores(code: CodeType) -> set[Variable]:
+    """Give what a function that is defined in the body assigns outside of itself."""
+    found: set[Variable] = set()
+    for each in dis.get_instructions(code):
+        if each.opname == "STORE_GLOBAL":
+            found.add((GLOBAL, str(each.argval)))
+        elif each.opname == "STORE_DEREF" and each.argval in code.co_freevars:
+            found.add((LOCAL, str(each.argval)))
+    return found.union(*(_stores(each) for each in code.co_consts if isinstance(each, CodeType)))
