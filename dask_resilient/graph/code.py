@@ -10,7 +10,7 @@ import builtins
 import dis
 import inspect
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from types import CodeType, FunctionType, ModuleType
 from typing import Any
 
@@ -54,17 +54,30 @@ def references(function: FunctionType) -> Iterator[tuple[str, Any]]:
     What is not there is given as `MISSING`: it may come to be there.
     """
     for names in chains(function.__code__):
-        path = name = names[0]
+        name = names[0]
         if name not in function.__globals__ and hasattr(builtins, name):
             continue
-        found = function.__globals__.get(name, MISSING)
-        for attribute in names[1:]:
-            if not isinstance(found, ModuleType | type) or (attribute not in dir(found)):
-                break
-            found, path = inspect.getattr_static(found, attribute, MISSING), f"{path}.{attribute}"
-            if isinstance(found, staticmethod | classmethod):
-                found = found.__func__
-        yield path, found
+        yield reached(function.__globals__.get(name, MISSING), names)
+
+
+def reached(found: Any, names: Sequence[str]) -> tuple[str, Any]:
+    """Give what is read of an object, as deep as modules and classes go, with its path.
+
+    Parameters
+    ----------
+    found
+        What the first name refers to.
+    names
+        The others are attributes, each of what the one before refers to.
+    """
+    path = names[0]
+    for attribute in names[1:]:
+        if not isinstance(found, ModuleType | type) or (attribute not in dir(found)):
+            break
+        found, path = inspect.getattr_static(found, attribute, MISSING), f"{path}.{attribute}"
+        if isinstance(found, staticmethod | classmethod):
+            found = found.__func__
+    return path, found
 
 
 def imports(code: CodeType) -> Iterator[str]:
@@ -78,7 +91,7 @@ def imports(code: CodeType) -> Iterator[str]:
 
 
 def chains(code: CodeType) -> Iterator[tuple[str, ...]]:
-    """Give each global name with the attributes that are read of it at once."""
+    """Give each global name with the attributes that are read of it at once, in functions that it defines too."""
     chain: list[str] = []
     for instruction in dis.get_instructions(code):
         if instruction.opname in _ATTRIBUTE and chain:

@@ -39,11 +39,16 @@ class Following:
         Digests a value of any kind.
     opaque
         Takes in why something cannot be pinned down.
+    takes_part
+        Says of a name and what it refers to whether that takes part.
     """
 
-    def __init__(self, digest: Callable[[Any], str], opaque: Callable[[str], str]) -> None:
+    def __init__(
+        self, digest: Callable[[Any], str], opaque: Callable[[str], str], takes_part: Callable[[str, Any], bool]
+    ) -> None:
         self._digest = digest
         self._opaque = opaque
+        self._takes_part = takes_part
         self._facts: dict[str, dict[str, Fact]] = {}
         """By name and digest: several things may have one name, such as lambdas, or classes made by a function."""
         self._pending: list[FunctionType] = []
@@ -119,7 +124,7 @@ class Following:
             return combine(["method", name, self._digest(owner)])
         package = self.package(getattr(function, "__module__", None) or "builtins")
         if not package:
-            return self._opaque(f"{name} is compiled code that is not installed: give checkpoint a version=")
+            return self._opaque(f"{name} is compiled code that is not installed: give a version=")
         return combine(["builtin", package, name])
 
     def cls(self, cls: type) -> str:
@@ -150,12 +155,14 @@ class Following:
 
     def _follow(self, function: FunctionType) -> None:
         for path, thing in references(function):
-            self._refer(f"{function.__module__}.{path}", thing)
+            self.refer(f"{function.__module__}.{path}", thing)
         for module in imports(function.__code__):
-            self._imported(module)
+            self.imported(module)
 
-    def _refer(self, name: str, thing: Any) -> None:
-        """Take in what a function reads of its module."""
+    def refer(self, name: str, thing: Any) -> None:
+        """Take in what code reads from outside of itself, such as a function of its module."""
+        if not self._takes_part(name, thing):
+            return
         if thing is MISSING:
             self.put(name, Fact("value", combine(["missing"]), "not there"))
         elif isinstance(thing, FunctionType | type | BuiltinFunctionType | ModuleType):
@@ -167,7 +174,8 @@ class Following:
         else:
             self.put(name, Fact("value", self._digest(thing), repr(thing) if type(thing) in SHOWN else ""))
 
-    def _imported(self, name: str) -> None:
+    def imported(self, name: str) -> None:
+        """Take in a module that code imports when it runs: all of it."""
         if self.package(name):
             return
         module = sys.modules.get(name)
@@ -179,7 +187,7 @@ class Following:
     def _whole(self, module: ModuleType) -> None:
         code = module_code(module)
         if code is None:
-            self._opaque(f"module {module.__name__} has no source: give checkpoint a version=")
+            self._opaque(f"module {module.__name__} has no source: give a version=")
         else:
             self.put(module.__name__, Fact("module", combine(describe_code(code, self._digest, module.__doc__))))
 

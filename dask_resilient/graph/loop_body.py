@@ -15,7 +15,7 @@ from functools import cached_property
 from types import CodeType
 
 from dask_resilient.graph.bytecode import GLOBAL, LOCAL, OPTIMIZED, Code, Instruction, Variable
-from dask_resilient.graph.code import chains, describe_code
+from dask_resilient.graph.code import chains, describe_code, imports
 
 State = frozenset[tuple[object, ...]]
 """What is certain where an instruction begins: ``("set", variable)``, that the body has assigned it before.
@@ -74,6 +74,15 @@ class Body:
     def reads(self) -> list[Read]:
         """Variables that the body may read without having assigned them in the same step, in their order."""
         return self._accesses[0]
+
+    @property
+    def imports(self) -> Iterator[str]:
+        """Names of the modules that the body imports."""
+        for each in self.instructions:
+            if each.name == "IMPORT_NAME":
+                yield str(each.arg)
+            elif each.nested is not None:
+                yield from imports(each.nested)
 
     @cached_property
     def _accesses(self) -> tuple[list[Read], set[Variable]]:
