@@ -40,7 +40,7 @@ class Instruction:
     line: int | None
     """Of the source."""
     leaves: bool = False
-    """Whether it gives None back from a function, as the end of one does, alone or together with the next."""
+    """Whether it gives None back from a function, as the end of one does, alone or together with another."""
     touches: list[tuple[str, Variable]] = field(default_factory=list)
     nested: CodeType | None = None
 
@@ -66,9 +66,9 @@ class Code:
                 waiting = []
                 self.all[each.offset] = _instruction(each, code)
         for one, other in itertools.pairwise(self.all.values()):
-            nothing = one.name == "LOAD_CONST" and one.arg is None
-            one.leaves |= nothing and other.name == "RETURN_VALUE"
-            other.leaves = other.name == "RETURN_CONST" and other.arg is None
+            if (one.name, one.arg, other.name) == ("LOAD_CONST", None, "RETURN_VALUE"):
+                one.leaves = other.leaves = True
+            other.leaves |= (other.name, other.arg) == ("RETURN_CONST", None)
         self._next = dict(itertools.pairwise(self.all))
         entries = dis.Bytecode(code).exception_entries  # type: ignore[attr-defined]
         self._handlers = [(entry.start, entry.end, entry.target) for entry in entries]

@@ -164,27 +164,35 @@ class Body:
         named
             Variables that count by their names. Any other counts by the order in which they are met.
         """
-        place = {offset: str(i) for i, offset in enumerate(self.offsets)} | {self._head: "the next step"}
+        told = [offset for offset in self.offsets if not self._only_leads(offset)]
+        place = {offset: str(i) for i, offset in enumerate(told)} | {self._head: "the next step"}
         labels: dict[Variable, str] = {}
-        gone = False
-        for each in self.instructions:
-            if gone and each.name == "RETURN_VALUE":
-                continue
-            gone = each.leaves
-            ways = [place.get(target, "leave") for target in self._code.targets(each.offset)]
-            if each.leaves or (each.moves and ways == ["leave"]):
-                yield "leave"
-                continue
+        for i, offset in enumerate(told):
+            each = self._code.all[offset]
             yield re.sub("_(FORWARD|BACKWARD|NO_INTERRUPT)", "", each.name) if not each.touches else "variable"
             for act, variable in each.touches:
                 own = labels.setdefault(variable, str(len(labels)))
                 yield f"{act} {' '.join(variable) if variable in named else own}"
-            if each.target is not None or ways == ["leave"]:
-                yield " ".join(ways)
             if each.nested is not None:
                 yield from describe_code(each.nested, digest)
             elif not each.touches and each.target is None:
                 yield digest(each.arg)
+            ways = [place.get(self._led(target), "leave") for target in self._code.targets(offset)]
+            if ways != [str(i + 1)]:
+                yield " ".join(ways)
+
+    def _only_leads(self, offset: int) -> bool:
+        """Whether an instruction does nothing but go on elsewhere or leave; how, depends on what follows the loop."""
+        this = self._code.all[offset]
+        return this.moves or this.leaves
+
+    def _led(self, offset: int) -> int:
+        """Give where an instruction leads that does nothing else."""
+        seen = set()
+        while offset in self.offsets and offset not in seen and self._code.all[offset].moves:
+            seen.add(offset)
+            [offset] = self._code.targets(offset)
+        return offset
 
 
 def loop_head(code: Code, lasti: int) -> int | None:

@@ -67,7 +67,11 @@ def fingerprint_loop(frame: FrameType, head: int | None, fields: Mapping[str, An
     digester.digest(len)  # the release of Python decides about bytecode
     for name, value in fields.items():
         shown = repr(value) if type(value) in SHOWN else ""
+        known = set(digester.reasons)
         digester.put(f"state.{name}", Fact("field", digester.data(value), shown))
+        for reason in [each for each in digester.reasons if each not in known]:
+            del digester.reasons[reason]
+            digester.opaque(f"state.{name}: {reason}")
     scene = _Scene(frame, digester)
     if head is None:
         scene.whole()
