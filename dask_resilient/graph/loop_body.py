@@ -8,6 +8,7 @@ end of the function. Handlers around the loop, its ``else``, and what follows it
 from __future__ import annotations
 
 import dis
+import itertools
 import re
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
@@ -165,20 +166,24 @@ class Body:
             Variables that count by their names. Any other counts by the order in which they are met.
         """
         told = [offset for offset in self.offsets if not self._only_leads(offset)]
-        place = {offset: str(i) for i, offset in enumerate(told)} | {self._head: "the next step"}
+        # From Python 3.13 on one instruction may touch two variables, where no function shares them.
+        sizes = (max(1, len(self._code.all[offset].touches)) for offset in told)
+        place = dict(zip(told, itertools.accumulate(sizes, initial=0), strict=False))
+        names = {offset: str(i) for offset, i in place.items()} | {self._head: "the next step"}
         labels: dict[Variable, str] = {}
-        for i, offset in enumerate(told):
+        for offset, behind in itertools.zip_longest(told, told[1:]):
             each = self._code.all[offset]
-            yield re.sub("_(FORWARD|BACKWARD|NO_INTERRUPT)", "", each.name) if not each.touches else "variable"
             for act, variable in each.touches:
                 own = labels.setdefault(variable, str(len(labels)))
                 yield f"{act} {' '.join(variable) if variable in named else own}"
+            if not each.touches:
+                yield re.sub("_(FORWARD|BACKWARD|NO_INTERRUPT)", "", each.name)
             if each.nested is not None:
                 yield from describe_code(each.nested, digest)
             elif not each.touches and each.target is None:
                 yield digest(each.arg)
-            ways = [place.get(self._led(target), "leave") for target in self._code.targets(offset)]
-            if ways != [str(i + 1)]:
+            ways = [names.get(self._led(target), "leave") for target in self._code.targets(offset)]
+            if ways != [names.get(behind)]:
                 yield " ".join(ways)
 
     def _only_leads(self, offset: int) -> bool:

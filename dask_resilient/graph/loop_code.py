@@ -43,7 +43,7 @@ _DRAWS = frozenset(f"cupy.random.{name}" for name in ("_distributions", "_permut
 """Modules of functions that draw from the one generator that CuPy keeps for each device."""
 
 _HAS_DOCSTRING = 0x4000000
-"""Flag of a function whose first constant is its docstring (``CO_HAS_DOCSTRING`` of Python 3.13)."""
+"""Flag of a function whose first constant is its docstring (``CO_HAS_DOCSTRING`` of Python 3.14)."""
 
 
 def for_of(frame: FrameType) -> int | None:
@@ -127,7 +127,7 @@ class _Scene:
             return self._globals.get("__doc__")
         code = self._code.code
         first = code.co_consts[0] if code.co_consts else None
-        marked = sys.version_info < (3, 13) or code.co_flags & _HAS_DOCSTRING
+        marked = sys.version_info < (3, 14) or code.co_flags & _HAS_DOCSTRING
         return first if isinstance(first, str) and marked else None
 
     def _read(self, reads: Iterable[Read], *, has_steps: bool) -> None:
