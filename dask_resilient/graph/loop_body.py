@@ -56,10 +56,11 @@ class Body:
         behind = set() if target is None else code.reach(code.at(target), {head})
         outside = {head, *behind} | (set() if around is None else {around})
         found = code.reach(code.after(head), outside)
-        # What follows the loop and is short, the compiler repeats where the body breaks.
+        # What follows the loop and is short, the compiler repeats where the body breaks. Its lines are told apart.
         again = code.leading(found, head)
-        lines = {code.all[offset].line for offset in behind} - {code.all[offset].line for offset in again} - {None}
-        return {offset for offset in found if offset in again or code.all[offset].line not in lines}
+        own = {code.all[offset].line for offset in {head, *again}} | {None}
+        lines = {code.all[offset].line for offset in behind} - own
+        return found - {offset for offset in found if code.all[offset].line in lines and offset not in again}
 
     @property
     def instructions(self) -> list[Instruction]:
@@ -91,7 +92,7 @@ class Body:
         reads: dict[Read, None] = {}
         stores: set[Variable] = set()
         for each in self.instructions:
-            state = states[each.offset]
+            state = states.get(each.offset, frozenset())
             for act, variable in each.touches:
                 if act == "load" and ("set", variable) not in state:
                     reads[Read(*variable, self._code.attributes(each.offset))] = None

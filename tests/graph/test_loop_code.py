@@ -156,6 +156,22 @@ def test_an_edit_that_changes_no_result_changes_nothing(old, new):
     assert after.pinned
 
 
+ENDS = {
+    "raises": "raise StopIteration(step, state)",
+    "breaks": "break",
+    "returns": "return step",
+    "runs for ever": "while True:\n            raise StopIteration",
+    "does nothing": "pass",
+}
+
+
+@pytest.mark.parametrize("body", ENDS.values(), ids=ENDS)
+def test_a_body_may_end_in_any_way(body):
+    source = f"def main():\n    for step, state in loop(c=1):\n        {body}\n"
+    source += "try:\n    main()\nexcept StopIteration: pass\n"
+    assert loop_of(source).pinned
+
+
 LONG = "    for step, state in loop(c=1.0):\n" + "        state.c = state.c * 2 + 1 - 3 if step else 4\n" * 100
 
 
