@@ -9,7 +9,7 @@ from __future__ import annotations
 import dis
 import itertools
 import re
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 from types import CodeType
 
@@ -120,16 +120,16 @@ class Code:
         handler = self.handler(offset)
         return self.targets(offset) + ([] if handler is None else [handler])
 
-    def reach(self, start: int, stop: Collection[int]) -> set[int]:
-        """Give the offsets that are reached from one, through handlers too, without going beyond others."""
+    def reach(self, starts: Iterable[int], stop: Collection[int], *, raising: bool = True) -> set[int]:
+        """Give the offsets that are reached from some, through handlers only if asked for, without passing others."""
         found: set[int] = set()
-        waiting = [start]
+        waiting = list(starts)
         while waiting:
             offset = waiting.pop()
             if offset in found or offset in stop or offset not in self.all:
                 continue
             found.add(offset)
-            waiting += self._ways(offset)
+            waiting += self._ways(offset) if raising else self.targets(offset)
         return found
 
 

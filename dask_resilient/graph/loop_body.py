@@ -1,8 +1,8 @@
 """The body of a ``for`` loop in bytecode: which instructions belong to it, what it does, what it reads from outside.
 
 Of a code object and the place of its ``FOR_ITER`` alone: no value is looked at. The body is what can be reached from
-there before the next step begins or the loop is left, its exception handlers included, which the compiler puts at the
-end of the function. Handlers around the loop, its ``else``, and what follows it are no part.
+there before the next step begins or the loop is left, its exception handlers included, wherever the compiler puts them.
+Handlers around the loop, its ``else``, and what follows it are no part.
 """
 
 from __future__ import annotations
@@ -51,16 +51,36 @@ class Body:
         self.offsets = sorted(self._reached())
 
     def _reached(self) -> set[int]:
-        code, head = self._code, self._head
-        target, around = code.all[head].target, code.handler(head)
-        behind = set() if target is None else code.reach(code.at(target), {head})
-        outside = {head, *behind} | (set() if around is None else {around})
-        found = code.reach(code.after(head), outside)
+        found, behind = self._apart()
         # What follows the loop and is short, the compiler repeats where the body breaks. Its lines are told apart.
-        again = code.leading(found, head)
-        own = {code.all[offset].line for offset in {head, *again}} | {None}
-        lines = {code.all[offset].line for offset in behind} - own
-        return found - {offset for offset in found if code.all[offset].line in lines and offset not in again}
+        again = self._code.leading(found, self._head)
+        own = {self._code.all[offset].line for offset in {self._head, *again}} | {None}
+        lines = {self._code.all[offset].line for offset in behind if not self._code.all[offset].moves} - own
+        return found - {offset for offset in found if self._code.all[offset].line in lines and offset not in again}
+
+    def _apart(self) -> tuple[set[int], set[int]]:
+        """Give what is reached from the head before the loop is left, and what is reached behind it."""
+        code, head = self._code, self._head
+        end, around = code.at(code.all[head].target or 0), code.handler(head)
+        usual = code.reach([next(iter(code.all))], (), raising=False)
+        found: set[int] = set()
+        behind = {end}
+        waiting = [code.after(head)]
+        while waiting:
+            offset = waiting.pop()
+            if offset in found or offset not in code.all:
+                continue
+            found.add(offset)
+            handler = code.handler(offset)
+            waiting += [] if handler is None or handler == around else [handler]
+            for way in code.targets(offset):
+                # From Python 3.12 on handlers stand at the end of the function, if the loop itself is in none.
+                in_handler = head in usual and offset not in usual and way not in usual
+                if head < way < end or in_handler:
+                    waiting.append(way)
+                elif way != head:
+                    behind.add(way)
+        return found, code.reach(behind, {head, *found})
 
     @property
     def instructions(self) -> list[Instruction]:
