@@ -64,6 +64,9 @@ def loop(
     begins at step 0 and says why. What follows the loop may change freely. A loop that is done gives no steps; in all
     cases the last state is in ``loop.state``.
 
+    Keep all that a step hands to the next in the state: what it changes in place elsewhere, such as a list of losses
+    or an attribute of an object, is not there any more when another run goes on.
+
     Parameters
     ----------
     name

@@ -12,6 +12,7 @@ loop is interrupted.
 from __future__ import annotations
 
 import difflib
+import itertools
 import re
 import reprlib
 from collections.abc import Iterator, Mapping
@@ -152,7 +153,7 @@ def _packed(state: State) -> tuple[dict[str, Any], dict[str, Any], Staged]:
         plain[GENERATORS] = [{**row, "places": walk.places.get(i, [])} for i, row in enumerate(rows)]
     staged = partitions.stage(plain)
     if isinstance(staged, Declined):
-        raise UnsupportedType(walk.explain(staged.reason))
+        raise UnsupportedType(walk.explain(plain, staged.reason))
     return plain, collections, staged
 
 
@@ -195,7 +196,7 @@ class _Walk:
             return value | changed
         return type(value)(changed.get(i, each) for i, each in enumerate(value))
 
-    def explain(self, reason: str) -> str:
+    def explain(self, plain: Mapping[str, Any], reason: str) -> str:
         """Say why a codec has declined, with the name of the field."""
         for i, (where, array) in enumerate(self._arrays if _SHARED.search(reason) else []):
             for other, before in self._arrays[:i]:
@@ -206,7 +207,11 @@ class _Walk:
                     )
         found = _PLACE.match(reason)
         if found is not None:
-            return f"state.{found['field']}{found['rest']} {found['reason']}"
+            colon = ":" if found["reason"].startswith("the ") else ""
+            return f"state.{found['field']}{found['rest']}{colon} {found['reason']}"
+        for one, other in itertools.combinations(plain, 2):
+            if isinstance(partitions.stage({one: plain[one], other: plain[other]}), Declined):
+                return f"state.{one} and state.{other} cannot be kept together: {reason}"
         return f"the state cannot be kept: {reason}"
 
 
@@ -223,7 +228,10 @@ def _refused(value: Any, *, nested: bool = False) -> str:
     kind = f"{type(value).__module__}.{type(value).__qualname__}"
     if codec_of(type(value)) is None:
         return f"is a {kind}, which no snapshot can hold; keep it outside of the loop, or keep what it is made of"
-    if kind in ("numpy.ndarray", "cupy.ndarray", "cupy._core.core.ndarray") and _has_gaps(value):
+    if isinstance(value, np.ndarray) or kind in ("cupy.ndarray", "cupy._core.core.ndarray"):
+        value = value.view(np.ndarray) if isinstance(value, np.ndarray) else value
+        if not _has_gaps(value):
+            return ""
         # Sums may round differently over another layout.
         return "is a view with gaps in memory, which would be closed when the loop is resumed; add .copy()"
     return ""

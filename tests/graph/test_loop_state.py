@@ -115,17 +115,20 @@ def test_a_copy_has_nothing_in_common_with_the_callers_objects():
 
 
 SHARED = np.zeros(8)
+TABLE = pd.DataFrame({"x": [1.0, 2.0]})
 LIST = [1]
 REFUSED = {
     "an open file": (lambda: {"log": sys.stderr}, r"state\.log is a "),
     "a function": (lambda: {"f": test_the_text_is_short}, r"state\.f is a builtins\.function"),
     "in a container": (lambda: {"a": 1, "b": [0, {"k": {1}}]}, r"state\.b\[1\]\['k'\] is a builtins\.set"),
-    "objects in an array": (lambda: {"x": np.array([object()])}, r"state\.x "),
+    "objects in an array": (lambda: {"x": [np.array([object()])]}, r"state\.x\[0\]: the array has dtype object"),
     "a collection in a list": (lambda: {"xs": [da.ones(2)]}, r"state\.xs\[0\] is a Dask collection in a container"),
     "one array twice": (lambda: {"a": SHARED, "b": SHARED}, r"state\.a and state\.b share memory"),
     "a part of another": (lambda: {"a": SHARED, "b": [SHARED[2:]]}, r"state\.a and state\.b\[0\] share memory"),
     "one list twice": (lambda: {"a": LIST, "b": LIST}, r"state\.b is a list that is in there twice"),
     "itself": (lambda: {"a": [LIST, LIST]}, r"state\.a\[1\] is a list that is in there twice"),
+    "a table and its array": (lambda: {"n": 1, "a": TABLE, "b": TABLE.values}, r"state\.a and state\.b cannot be kept"),
+    "a masked view": (lambda: {"a": np.ma.masked_array(SHARED, SHARED > 1)[::2]}, r"state\.a is a view with gaps"),
     "a view with gaps": (lambda: {"a": SHARED[::2]}, r"state\.a is a view with gaps"),
     "a view backwards": (lambda: {"a": (SHARED[::-1],)}, r"state\.a\[0\] is a view with gaps"),
     "the generator of numpy": (lambda: {"r": np.random.mtrand._rand}, r"state\.r is the generator that all functions"),
