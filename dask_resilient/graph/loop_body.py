@@ -126,14 +126,22 @@ class Body:
         return list(reads), stores
 
     def _states(self) -> dict[int, State]:
-        """Give what is certain at each instruction, whichever way led there."""
-        own = set(self.offsets)
+        """Give what is certain at each instruction, whichever way led there.
+
+        Taken for certain is that a ``for`` within the body has at least one turn, and that a ``with`` lets exceptions
+        pass if the body names no ``suppress``: else what they assign would nearly always count as handed on.
+        """
+        own, turning, swallows = set(self.offsets), self._turning(), self._swallows()
         states: dict[int, State] = {}
-        waiting: list[tuple[int, State]] = [(self._code.after(self._head), frozenset())]
+        turned: dict[int, State] = {}
+        waiting: list[tuple[int, State, int]] = [(self._code.after(self._head), frozenset(), self._head)]
         while waiting:
-            offset, state = waiting.pop()
+            offset, state, origin = waiting.pop()
             if offset not in own:
                 continue
+            if offset in turning and origin > offset:
+                turned[offset] = turned.get(offset, state) & state
+                waiting.append((self._code.targets(offset)[0], turned[offset], offset))
             known = states.get(offset)
             state = state if known is None else known & state
             if state == known:
@@ -141,11 +149,24 @@ class Body:
             states[offset] = before = state
             for act, variable in self._code.all[offset].touches:
                 state = self._touch(state, self._code.all[offset], act, variable)
-            waiting += [(target, state) for target in self._code.targets(offset)]
+            ways = self._code.targets(offset)[1:] if offset in turning | swallows else self._code.targets(offset)
+            waiting += [(target, state, offset) for target in ways]
             handler = self._code.handler(offset)
             if handler is not None:
-                waiting.append((handler, before))
+                waiting.append((handler, before, offset))
         return states
+
+    def _turning(self) -> set[int]:
+        """Give each ``FOR_ITER`` in the body to which another turn comes back."""
+        backward = {way for offset in self.offsets for way in self._code.targets(offset) if way < offset}
+        return {offset for offset in backward & set(self.offsets) if self._code.all[offset].name == "FOR_ITER"}
+
+    def _swallows(self) -> set[int]:
+        """Give the jumps by which a ``with`` would end an exception, if none in sight is there to do so."""
+        if any(each.arg == "suppress" for each in self.instructions):
+            return set()
+        asked = [self._code.after(each.offset) for each in self.instructions if each.name == "WITH_EXCEPT_START"]
+        return {self._code.after(at) if self._code.all[at].name == "TO_BOOL" else at for at in asked}
 
     def _touch(self, state: State, each: Instruction, act: str, variable: Variable) -> State:
         known = {("set", variable)}

@@ -7,6 +7,7 @@ import random
 import subprocess
 import sys
 import textwrap
+from contextlib import suppress
 from pathlib import Path
 
 import dask.array as da
@@ -215,7 +216,22 @@ CARRIED = {
     "a variable of a comprehension": ("i = 0", "state.c = [i for i in (1, 2)]\n        print(i)", []),
     "what is only read": ("t = 0", "print(t)", []),
     "what is only set": ("t = 0", "t = state.c", []),
-    "a with": ("t = 0", "with state.c: t = 1\n        print(t)", ["t"]),
+    "a with": ("t = 0", "with state.c: t = 1\n        print(t)", []),
+    "a with that suppresses": ("t = 0", "with suppress(E): t = f()\n        print(t)", ["t"]),
+    "a for within": ("t = 0", "for i in (1, 2): t = i\n        print(t, i)", []),
+    "a for within that may not come so far": (
+        "t = 0",
+        "for i in (1, 2):\n            if i: t = i\n        print(t)",
+        ["t"],
+    ),
+    "fors within": ("t = 0", "for i in 1, 2:\n            for j in 3, 4: t = i\n        print(t, j)", []),
+    "a for that breaks": (
+        "t = 0",
+        "for i in 1, 2:\n            if i: break\n            t = 1\n        print(t)",
+        ["t"],
+    ),
+    "the turn before": ("t = 0", "for i in 1, 2:\n            print(t)\n            t = i", ["t"]),
+    "the step before": ("t = 0", "if step == 0: t = 1\n        print(t)", ["t"]),
 }
 
 
@@ -243,7 +259,7 @@ def test_a_variable_that_is_handed_on_past_the_state_is_a_reason(above, body, na
 
         __radd__ = __add__
 
-    found = loop_of(source, f=fail, E=Quiet, held=Held())
+    found = loop_of(source, f=fail, E=Quiet, held=Held(), suppress=suppress)
     said = [reason for reason in found.reasons if "from step to step" in reason]
     assert [reason.split("'")[1] for reason in said] == names
     assert all(reason.endswith(f"keep it as state.{name}") for reason, name in zip(said, names, strict=True))
