@@ -10,6 +10,7 @@
 from dask_resilient import config as _config
 from dask_resilient.client.handle import Handle
 from dask_resilient.client.install import connect, install
+from dask_resilient.client.loop import Loop, loop
 from dask_resilient.client.report import Report
 from dask_resilient.errors import (
     NotInstalledError,
@@ -29,6 +30,7 @@ __version__ = "0.1.0"
 
 __all__ = [
     "Handle",
+    "Loop",
     "NotInstalledError",
     "NotStored",
     "Report",
@@ -41,6 +43,7 @@ __all__ = [
     "checkpoint",
     "connect",
     "install",
+    "loop",
     "open",
     "register_codec",
 ]

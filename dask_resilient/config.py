@@ -122,13 +122,7 @@ def read() -> Settings:
 
 
 def check_resume(value: object) -> str:
-    """Check what an argument says in place of the setting ``resilience.resume``.
-
-    Raises
-    ------
-    SettingError
-        If it is none of its values.
-    """
+    """Check what an argument says in place of the setting ``resilience.resume``; raises `SettingError`."""
     return str(_check("resume", "resume", value))
 
 
@@ -154,7 +148,7 @@ def _check(name: str, key: str, value: Any) -> Any:
     if value is None and name in _NEVER:
         return 0.0
     example = "30 or '30s'" if name in _TIMES else "0.1"
-    number = _seconds(key, value) if name in _TIMES and isinstance(value, str) else value
+    number = seconds(key, value) if name in _TIMES and isinstance(value, str) else value
     if isinstance(number, bool) or not isinstance(number, (int, float)) or not 0 <= number < MOST:
         raise SettingError(f"{key} = {value!r} must be a number such as {example}, and not negative")
     if name in _SHARES and number > 1:
@@ -223,7 +217,14 @@ _OTHERS: dict[str, tuple[str, Callable[[Any], bool], Callable[[Any], Any]]] = {
 """Settings that are no numbers: what they must be, how that is told, and what becomes of it."""
 
 
-def _seconds(key: str, value: str) -> float:
+def seconds(key: str, value: str) -> float:
+    """Give the seconds of a text such as ``"30s"``.
+
+    Raises
+    ------
+    SettingError
+        If it is no time; the message names the key.
+    """
     from dask.utils import parse_timedelta
 
     try:

@@ -9,6 +9,7 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
+from dask_resilient.core.fingerprints import Fingerprint
 from dask_resilient.core.manifest import Place, Receipt
 from dask_resilient.core.milestones import Milestone
 from dask_resilient.core.outcome import Declined
@@ -169,3 +170,73 @@ class WorkerSide(Protocol):
 
     def load(self, ticket: Mapping[str, Any]) -> Any:
         """Give a stored value back, or report how that ended and raise `distributed.Reschedule`."""
+
+
+class Snapshots(Protocol):
+    """Keeps the snapshots of one loop at a time. Every method blocks the step that calls it."""
+
+    devices: int
+    """How many devices the cluster has, each of which may fail; known once the loop is open."""
+
+    def open(self, name: str, identity: str, lineage: Fingerprint, reasons: tuple[str, ...], steps: int) -> list[int]:
+        """Begin or go on with a loop, and give the steps of its complete snapshots, ascending.
+
+        Called once, before the first step. Where the last loop of this name has another identity, it warns itself,
+        with what `core.fingerprints.changes` says of the two lineages.
+
+        Parameters
+        ----------
+        name
+            Of the loop; a plain file name.
+        identity
+            Digest of name, version and lineage: equal ones may go on with each other's snapshots.
+        lineage
+            What the loop depends on.
+        reasons
+            Why its snapshots are of use in this run only; empty where another run may go on with them. With reasons
+            nothing that this gives is restored.
+        steps
+            How many steps it has.
+
+        Raises
+        ------
+        StoreError
+            If the store cannot be used.
+        """
+
+    def restore(self, step: int) -> Mapping[str, Any]:
+        """Give the fields of the state after a step: plain values, which are given away, and Dask collections.
+
+        Raises
+        ------
+        Unreachable, Damaged, Foreign
+            The endings of a load. The snapshot before is tried then, and this one is never asked for again.
+        """
+
+    def save(self, step: int, plain: Mapping[str, Any], collections: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Save the state after a step; it is durable when this returns. Gives the collections to go on with, by field.
+
+        Parameters
+        ----------
+        step
+            It may have a snapshot already, one that could not be restored.
+        plain
+            By field, values that `partitions.stage` takes together; with them, under a name that no field has, what is
+            needed to make generators of random numbers again.
+        collections
+            Dask collections, by field.
+
+        Raises
+        ------
+        StoreError
+            If it could not be saved. Nothing more is saved of this loop then.
+        """
+
+    def drop(self, steps: Iterable[int]) -> None:
+        """Forget snapshots, ascending; never the newest one that is complete.
+
+        Raises
+        ------
+        StoreError
+            If some could not be forgotten; the loop goes on.
+        """

@@ -106,6 +106,30 @@ def read_stored(ticket: Mapping[str, Any]) -> Any:
         raise type(e)(*e.args[:-1], f"{what}: {why}") from e
 
 
+def snapshot_part(ticket: Mapping[str, Any]) -> tuple[bytes, dict[str, int]]:
+    """Give what the store says of a milestone, and the generation of the valid receipt of each partition, by index.
+
+    Parameters
+    ----------
+    ticket
+        ``store``, the absolute path of its root, its ``token``, and which ``milestone``.
+
+    Raises
+    ------
+    Unreachable, Damaged, Foreign
+        As `read_stored`.
+    """
+    from dask_resilient.errors import StoreError, Unreachable
+    from dask_resilient.store import open_archive
+
+    try:
+        archive = open_archive(ticket["store"])
+        found = archive.milestone(ticket["milestone"])
+        return found.dumps(), archive.listing(found.milestone).valid()
+    except StoreError as e:
+        raise Unreachable(e.errno, str(e)) from e
+
+
 def _worker() -> Any:
     try:
         from distributed import get_worker

@@ -4,21 +4,33 @@ from __future__ import annotations
 
 import logging
 import warnings
+import weakref
 from collections.abc import Callable, Mapping
 from types import TracebackType
 from typing import Any
 
 import dask.config
-from distributed.protocol.pickle import dumps
 
+from dask_resilient.client.asking import ask, checked, who
 from dask_resilient.client.explanation import Explanation
 from dask_resilient.client.report import Report
-from dask_resilient.core.messages import one_line
 from dask_resilient.errors import NotInstalledError, ResilienceWarning, SettingError
-from dask_resilient.plugin import NAME
 from dask_resilient.scheduler.answers import REFUSED
 
 logger = logging.getLogger("dask_resilient")
+
+
+_handles: list[weakref.ref[Handle]] = []
+"""Of this process, the newest last."""
+
+
+def newest_handle() -> Handle | None:
+    """Give the handle that was made last of those that can be asked, None if there is none."""
+    for reference in reversed(_handles):
+        handle = reference()
+        if handle is not None and handle.is_of_use:
+            return handle
+    return None
 
 
 class Handle:
@@ -32,6 +44,7 @@ class Handle:
         self._said = None if said is None else dask.config.set(said)
         """Settings of this process that go with this installation."""
         self._enabled = enabled
+        _handles[:] = [each for each in _handles if each() is not None] + [weakref.ref(self)]
         self._left = False
         """Whether this handle has uninstalled: asking a plugin that is not there makes Dask log a traceback."""
 
@@ -97,7 +110,7 @@ class Handle:
         SettingError
             If this run has met no milestone of that name; the message names those that it has.
         """
-        return self._sync(self._explain, name=_checked("name", name))
+        return self._sync(self._explain, name=checked("name", name))
 
     def quarantine(self, x: str | int, reason: str) -> Any:
         """Take a device out of service: what it holds is saved or moved, and its workers get no more tasks.
@@ -144,6 +157,20 @@ class Handle:
         """
         return self._sync(self._uninstall, wait=wait)
 
+    @property
+    def client(self) -> Any:
+        """The client that it asks through."""
+        return self._client
+
+    @property
+    def is_of_use(self) -> bool:
+        """Whether it can be asked here and now, by code that waits for the answer."""
+        return self._enabled and not self._left and not self._client.asynchronous and self._client.status == "running"
+
+    def ask(self, method: str, **kwargs: Any) -> Any:
+        """Call a method of the plugin by its name; raises `NotInstalledError` or `SettingError` as the others do."""
+        return self._call(method, **kwargs)
+
     # -- calls -------------------------------------------------------------------------------------------------------
 
     def _call(self, method: str, **kwargs: Any) -> Any:
@@ -158,11 +185,11 @@ class Handle:
         return self._client.sync(do, *args, **kwargs)
 
     def _operate(self, what: str, x: str | int, reason: str) -> Any:
-        name = _checked("x", str(x) if type(x) is int else x)  # names of workers may be numbers
-        words = _checked("reason", reason)
+        name = checked("x", str(x) if type(x) is int else x)  # names of workers may be numbers
+        words = checked("reason", reason)
         if not self._enabled:
             raise SettingError(f"cannot {what} {name!r}: resilience.enabled is false, so nothing is installed")
-        return self._call(what, x=name, reason=words, by=_who())
+        return self._call(what, x=name, reason=words, by=who())
 
     async def _ask(self, method: str, **kwargs: Any) -> Any:
         if not self._enabled:
@@ -243,43 +270,3 @@ class Handle:
                 warnings.warn(text, ResilienceWarning, stacklevel=2)
             else:
                 logger.warning("dask-resilient: %s", text)
-
-
-def _who() -> str:
-    """Say who asks, for the row: the user and the machine."""
-    import getpass
-    import socket
-
-    try:
-        user = getpass.getuser()
-    except (OSError, KeyError):  # a user without a name, as in some containers
-        user = "somebody"
-    return f"{user}@{socket.gethostname()}"
-
-
-def _checked(name: str, value: object) -> str:
-    """Give a text as it is sent: an operator may have put anything there, of any size."""
-    if not isinstance(value, str):
-        raise SettingError(f"{name} = {one_line(repr(value), 100)} must be a text, not {type(value).__name__}")
-    return one_line(value)
-
-
-async def ask(client: Any, method: str, **kwargs: Any) -> Any:
-    """Call a method of the plugin; None if none is installed.
-
-    Dask answers None to an operation that nobody serves, but writes a traceback to the scheduler's log: so it is looked
-    for first.
-    """
-    if client.scheduler is None:
-        return None
-    try:
-        found = await client.scheduler.run_function(function=dumps(_has_handler), args=dumps(()), kwargs=dumps({}))
-        if found.get("result") is False:
-            return None
-    except Exception:
-        logger.debug("cannot look for the handler", exc_info=True)
-    return await client.scheduler.resilience(method=method, **kwargs)
-
-
-def _has_handler(dask_scheduler: Any) -> bool:
-    return NAME in dask_scheduler.handlers

@@ -14,7 +14,8 @@ from typing import Any
 from distributed import Client
 from distributed.versions import get_versions
 
-from dask_resilient.client.handle import Handle, ask
+from dask_resilient.client.asking import ask
+from dask_resilient.client.handle import Handle
 from dask_resilient.errors import NotInstalledError, ResilienceWarning, UnsupportedType
 from dask_resilient.plugin import Resilience
 from dask_resilient.scheduler.members import WAITING

@@ -1,4 +1,4 @@
-"""What a milestone stands on, as facts with digests: equal facts and an equal structure make equal partitions."""
+"""What a milestone or a loop stands on, as facts with digests: equal facts and an equal structure make equal values."""
 
 from __future__ import annotations
 
@@ -10,10 +10,13 @@ from typing import Protocol
 
 @dataclass(frozen=True, slots=True)
 class Fact:
-    """One thing that a milestone stands on."""
+    """One thing that a milestone or a loop stands on."""
 
     kind: str
-    """``function``, ``class``, ``value``, ``argument``, ``module``, ``package``, ``input`` or ``python``."""
+    """``function``, ``class``, ``value``, ``argument``, ``module``, ``package``, ``input`` or ``python``.
+
+    Of a loop also ``body``, and ``field`` of its first state.
+    """
     digest: str
     """Hexadecimal; of the thing itself, not of what it refers to."""
     shown: str = ""
@@ -111,13 +114,13 @@ def changes(before: Facts, after: Facts) -> list[str]:
 
 
 def _named(name: str, fact: Fact) -> str:
-    return f"{fact.kind} {name}"
+    return "the body of the loop" if fact.kind == "body" else f"{fact.kind} {name}"
 
 
 def _changed(name: str, old: Fact, new: Fact) -> str:
     if new.kind in ("package", "python"):
         return f"{name} {old.shown} is now {new.shown}"
-    if new.kind in ("value", "argument") and old.shown and new.shown:
+    if new.kind in ("value", "argument", "field") and old.shown and new.shown:
         return f"{_named(name, new)} changed from {old.shown} to {new.shown}"
-    where = f" ({new.shown})" if new.shown and new.kind in ("function", "input") else ""
+    where = f" ({new.shown})" if new.shown and new.kind in ("function", "input", "body") else ""
     return f"{_named(name, new)} changed{where}"

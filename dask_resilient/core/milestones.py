@@ -18,7 +18,10 @@ from dask_resilient.core.lineages import StoredLineage
 from dask_resilient.core.manifest import seal, unseal
 from dask_resilient.errors import Damaged
 
-KINDS = ("array", "frame", "bag", "delayed", "other")
+LOOP = "loop"
+"""The snapshots of a loop: each is a partition, named by its step and by how many there were of that step before."""
+
+KINDS = ("array", "frame", "bag", "delayed", LOOP, "other")
 """Kinds of collections; partitions of another one are kept, but nobody knows how to put it together again."""
 
 MAX_PARTITIONS = 50_000_000
@@ -128,7 +131,7 @@ class Description:
         """Say whether the milestone has a partition of this index."""
         if self.kind == "other":
             return True
-        blocks = self.numblocks or (self.npartitions,)
+        blocks = (MAX_PARTITIONS, MAX_PARTITIONS) if self.kind == LOOP else self.numblocks or (self.npartitions,)
         parts = index.split(".")
         if len(parts) != len(blocks) or not all(map(_NUMBER.fullmatch, parts)):
             return False

@@ -10,7 +10,7 @@ import builtins
 import dis
 import inspect
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from types import CodeType, FunctionType, ModuleType
 from typing import Any
@@ -65,33 +65,41 @@ class Reference:
 
 def references(function: FunctionType) -> Iterator[Reference]:
     """Give what a function reads of its module, as deep as modules and classes go."""
-    for names, bare in _chains(function.__code__):
-        path = name = names[0]
+    for names, bare in chains(function.__code__):
+        name = names[0]
         if name not in function.__globals__ and hasattr(builtins, name):
             continue
-        found, owner = function.__globals__.get(name, MISSING), None
-        for attribute in names[1:]:
-            if not isinstance(found, ModuleType | type) or (attribute not in dir(found)):
-                break
-            owner = found.__name__ if isinstance(found, ModuleType) else owner
-            found, path = inspect.getattr_static(found, attribute, MISSING), f"{path}.{attribute}"
-            if isinstance(found, staticmethod | classmethod):
-                found = found.__func__
-        yield Reference(path, found, owner, bare and len(names) == path.count(".") + 1)
+        yield reached(function.__globals__.get(name, MISSING), names, bare=bare)
 
 
-def imports(code: CodeType) -> Iterator[str]:
-    """Give the names of the modules that code imports when it runs."""
-    for instruction in dis.get_instructions(code):
-        if instruction.opname == "IMPORT_NAME":
-            yield str(instruction.argval)
-    for constant in code.co_consts:
-        if isinstance(constant, CodeType):
-            yield from imports(constant)
+def reached(found: Any, names: Sequence[str], *, bare: bool = False) -> Reference:
+    """Give what is read of an object, as deep as modules and classes go.
+
+    Parameters
+    ----------
+    found
+        What the first name refers to.
+    names
+        The others are attributes, each of what the one before refers to.
+    bare
+        Whether what the last of them refers to is called at once, without arguments.
+    """
+    path, owner, depth = names[0], None, 1
+    for attribute in names[1:]:
+        if not isinstance(found, ModuleType | type) or (attribute not in dir(found)):
+            break
+        owner = found.__name__ if isinstance(found, ModuleType) else owner
+        found, path, depth = inspect.getattr_static(found, attribute, MISSING), f"{path}.{attribute}", depth + 1
+        if isinstance(found, staticmethod | classmethod):
+            found = found.__func__
+    return Reference(path, found, owner, bare and depth == len(names))
 
 
-def _chains(code: CodeType) -> Iterator[tuple[tuple[str, ...], bool]]:
-    """Give each global name with the attributes that are read of it at once, and whether it is called at once, bare."""
+def chains(code: CodeType) -> Iterator[tuple[tuple[str, ...], bool]]:
+    """Give each global name with the attributes that are read of it at once, in functions that it defines too.
+
+    Each with whether what that refers to is called at once, without arguments.
+    """
     chain: list[str] = []
     for instruction in dis.get_instructions(code):
         if instruction.opname in _ATTRIBUTE and chain:
@@ -104,20 +112,7 @@ def _chains(code: CodeType) -> Iterator[tuple[tuple[str, ...], bool]]:
         yield tuple(chain), False
     for constant in code.co_consts:
         if isinstance(constant, CodeType):
-            yield from _chains(constant)
-
-
-def module_code(module: ModuleType) -> CodeType | None:
-    """Give the code of a module of the user's, None where it has no source."""
-    loader = getattr(getattr(module, "__spec__", None), "loader", None)
-    name = module.__name__
-    if loader is None or not hasattr(loader, "get_code"):
-        return None
-    try:
-        code = loader.get_code(name)
-    except (ImportError, OSError, SyntaxError):
-        return None
-    return code if isinstance(code, CodeType) else None
+            yield from chains(constant)
 
 
 def is_importable(thing: Any, name: str | None = None) -> bool:

@@ -3,6 +3,8 @@
 Known types are written out one by one; any other object counts by its class and by what `pickle` would keep of it,
 taken apart and digested in the same way, never pickled as bytes (those depend on which objects are shared). What cannot
 be taken apart is opaque: it gives a reason why nothing that depends on it can be known again.
+
+A Dask collection counts by its own fingerprint; :mod:`~dask_resilient.graph.fingerprint` makes a digester that can.
 """
 
 from __future__ import annotations
@@ -17,6 +19,7 @@ from types import BuiltinFunctionType, CodeType, FunctionType, MappingProxyType,
 from typing import Any
 
 import numpy as np
+from dask.base import is_dask_collection
 
 from dask_resilient.core.fingerprints import Fact, combine
 from dask_resilient.graph.code import describe_code, is_importable, qualified
@@ -24,6 +27,7 @@ from dask_resilient.graph.following import SHOWN, Following
 from dask_resilient.graph.inputs import input_of
 from dask_resilient.graph.known import known
 from dask_resilient.graph.luck import UNSEEDED
+from dask_resilient.graph.modules import Import
 
 ENTROPY_BITS = 96
 """A seed of more bits than this was drawn by the machine; NumPy draws 128."""
@@ -34,9 +38,9 @@ OPTIONS = "storage_options"
 ENDPOINTS = ("endpoint", "endpoint_url", "endpoint_override")
 """What of it takes part all the same: the same path elsewhere is another file."""
 
+FUTURE = "distributed.client.Future"
 _FILESYSTEMS = {"fsspec.spec.AbstractFileSystem", "pyarrow._fs.FileSystem"}
-_FUTURE = "distributed.client.Future"
-_LOCKS = (type(threading.Lock()), type(threading.RLock()))
+LOCKS = (type(threading.Lock()), type(threading.RLock()))
 """They hold nothing that a result could depend on."""
 
 _PLAIN = frozenset({bool, int, float, complex, bytes, type(None), type(...)})
@@ -47,16 +51,33 @@ _ANY_SUBCLASS = (type, ModuleType, PosixPath, PurePosixPath, WindowsPath, PureWi
 class Digester:
     """Digests values, and keeps the facts that they rely on.
 
+    Parameters
+    ----------
+    collection
+        Gives the digest of a Dask collection, by this digester.
+    takes_part
+        Says whether what is met takes part; it may take in why something cannot be pinned down. Asked of each thing
+        that code refers to, with its name, and without one of each value that such things hold; not of data.
+
     Attributes
     ----------
     reasons
         Why something cannot be pinned down, each once, in the order in which it was met.
     """
 
-    def __init__(self) -> None:
-        self._code = Following(self.digest, self.opaque)
+    def __init__(
+        self,
+        collection: Callable[[Any, Digester], str],
+        takes_part: Callable[[str, Any], bool] = lambda _name, _value: True,
+    ) -> None:
+        self._collection = collection
+        self._takes_part = takes_part
+        self._code = Following(self.digest, self.opaque, takes_part)
+        self._data = 0
+        """How many times over what is digested now is data."""
         self.reasons: dict[str, None] = {}
-        self._memo: dict[int, tuple[Any, str]] = {}
+        self._memo: dict[tuple[int, bool], tuple[Any, str]] = {}
+        """By address, and whether it was digested as data."""
         self._texts: dict[str, str] = {}
         self._inputs: set[str] = set()
         self._arguments: dict[tuple[str, str], list[Any]] = {}
@@ -71,7 +92,7 @@ class Digester:
             ((set, frozenset), lambda x: combine([type(x).__name__, *sorted(map(self.digest, x))])),
             (dict, self._mapping),
             (MappingProxyType, lambda mapping: self._mapping(dict(mapping))),
-            (_LOCKS, lambda lock: combine(["lock", type(lock).__name__])),
+            (LOCKS, lambda lock: combine(["lock", type(lock).__name__])),
             (FunctionType, self._code.function),
             (BuiltinFunctionType, self._code.builtin),
             (
@@ -120,6 +141,31 @@ class Digester:
             self._code.put(name, fact)
         return combine(["milestone", found.digest, repr(key[1:] if isinstance(key, tuple) else ())])
 
+    def refer(self, name: str, thing: Any, owner: str | None = None) -> None:
+        """Take in what code reads from outside of itself, by a name; and of which module, if not of its own."""
+        self._code.refer(name, thing, owner)
+        self._code.follow()
+
+    def put(self, name: str, fact: Fact) -> None:
+        """Keep a fact that was found out otherwise."""
+        self._code.put(name, fact)
+
+    def imported(self, what: Import, package: str | None) -> None:
+        """Take in what code of a package imports when it runs."""
+        self._code.imported(what, package)
+        self._code.follow()
+
+    def data(self, value: Any) -> str:
+        """Give the digest of what is only data, as the graph of a collection is: all of it takes part."""
+        return self._as_data(self.digest, value)
+
+    def _as_data(self, digest: Callable[[Any], str], value: Any) -> str:
+        self._data += 1
+        try:
+            return digest(value)
+        finally:
+            self._data -= 1
+
     def digest(self, value: Any) -> str:
         """Give the digest of a value."""
         kind = type(value)
@@ -127,9 +173,12 @@ class Digester:
             return _plain(value)
         if kind is str:
             return self._texts.get(value) or self._texts.setdefault(value, self._text(value))
-        known = self._memo.get(id(value))
-        if known is not None:
-            return known[1]
+        if not self._data and not self._takes_part("", value):
+            return combine(["no part"])
+        known = self._memo.get((id(value), self._data > 0))
+        return self._compound(value) if known is None else known[1]
+
+    def _compound(self, value: Any) -> str:
         if id(value) in self._open:
             self._met_cycle = True
             return combine(["again", str(len(self._open) - self._open[id(value)])])
@@ -143,13 +192,15 @@ class Digester:
             del self._open[id(value)]
         # What stands inside a cycle has another digest from elsewhere in it.
         if not self._met_cycle or not self._open:
-            self._memo[id(value)] = (value, found)
+            self._memo[id(value), self._data > 0] = (value, found)
         self._met_cycle = outer or (self._met_cycle and bool(self._open))
         if not self._open:
             self._code.follow()
         return found
 
     def _dispatch(self, value: Any) -> str:
+        if is_dask_collection(value):
+            return self._as_data(lambda each: self._collection(each, self), value)
         for kinds, arm in self._arms:
             if isinstance(value, kinds):
                 exact = type(value) in (kinds if isinstance(kinds, tuple) else (kinds,))
@@ -201,7 +252,7 @@ class Digester:
         for name in ("numpy", "scipy.special"):
             if getattr(sys.modules.get(name), ufunc.__name__, None) is ufunc:
                 return combine(["ufunc", self._code.package(name), ufunc.__name__])
-        return self.opaque(f"ufunc {ufunc.__name__!r} is of no library: give checkpoint a version=")
+        return self.opaque(f"ufunc {ufunc.__name__!r} is of no library: give a version=")
 
     def _named(self, value: Any, name: str) -> str:
         """Give an object that pickle would look up by its name."""
@@ -211,20 +262,20 @@ class Digester:
             return combine(["named", package, f"{module}.{name}"])
         wrapped = getattr(value, "__wrapped__", None)
         if wrapped is None:
-            return self.opaque(f"{module}.{name} is known by its name only: give checkpoint a version=")
+            return self.opaque(f"{module}.{name} is known by its name only: give a version=")
         return combine(["named", qualified(type(value)), self.digest(wrapped)])
 
     def _object(self, value: Any) -> str:
         """Take any other object apart as pickle would."""
         cls = type(value)
-        if _FUTURE in map(qualified, cls.__mro__):
+        if FUTURE in map(qualified, cls.__mro__):
             return self.future(value.key)
         if not _FILESYSTEMS.isdisjoint(map(qualified, cls.__mro__)):
             return combine(["filesystem", qualified(cls), self.options(getattr(value, "storage_options", None))])
         try:
             reduced = value.__reduce_ex__(4)
         except Exception:
-            return self.opaque(f"an object of type {qualified(cls)} cannot be taken apart: give checkpoint a version=")
+            return self.opaque(f"an object of type {qualified(cls)} cannot be taken apart: give a version=")
         if isinstance(reduced, str):
             return self._named(value, reduced)
         make, args, *rest = reduced

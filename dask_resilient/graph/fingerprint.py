@@ -20,6 +20,7 @@ from dask.task_spec import Alias, DataNode, GraphNode, Task, TaskRef
 from dask_resilient.core.fingerprints import Fingerprint, combine
 from dask_resilient.graph.code import qualified
 from dask_resilient.graph.content import OPTIONS, Digester
+from dask_resilient.graph.kinds import is_xarray
 from dask_resilient.graph.luck import in_expression
 from dask_resilient.graph.milestone import keys_of
 from dask_resilient.internals.nodes import Dict, NestedContainer, Set, convert_legacy_graph
@@ -41,10 +42,39 @@ def fingerprint(collection: Any) -> Fingerprint:
         Anything with Dask's collection protocol. Nothing of it is computed, and no file is read but for its size, its
         time and its inode.
     """
-    digester = Digester()
-    expr = None if isinstance(collection, Delayed) else getattr(collection, "expr", None)
-    structure = _Expressions(digester).digest(expr) if expr is not None else _graph(collection, digester)
+    digester = Digester(digest_collection)
+    structure = digest_collection(collection, digester)
     return Fingerprint(structure, digester.facts(), tuple(digester.reasons))
+
+
+def digest_collection(collection: Any, digester: Digester) -> str:
+    """Give the digest of a collection, also where it is met as a value; facts and reasons go to the digester.
+
+    Parameters
+    ----------
+    collection
+        As `fingerprint`; an expression of a dataframe is one too.
+    digester
+        Digests what the tasks hold.
+    """
+    if _is_expression(collection):
+        return _Expressions(digester).digest(collection)
+    if is_xarray(collection):
+        return _labelled(collection, digester)
+    expr = None if isinstance(collection, Delayed) else getattr(collection, "expr", None)
+    return _Expressions(digester).digest(expr) if expr is not None else _graph(collection, digester)
+
+
+def _is_expression(value: Any) -> bool:
+    return hasattr(value, "_parameters") and hasattr(value, "operands")
+
+
+def _labelled(x: Any, digester: Digester) -> str:
+    """Give the digest of an xarray object: its graph is not all of it, what is in memory counts too."""
+    own = {"": getattr(x, "variable", x), **getattr(x, "coords", {})}
+    variables = x.variables if hasattr(x, "data_vars") else own
+    parts = [(name, each.dims, each.data, each.attrs) for name, each in variables.items()]
+    return combine(["labelled", type(x).__name__, digester.digest(parts), digester.digest(x.attrs)])
 
 
 def _graph(collection: Any, digester: Digester) -> str:
@@ -173,7 +203,7 @@ class _Expressions:
         return found
 
     def _operand(self, operand: Any) -> str:
-        if hasattr(operand, "_parameters") and hasattr(operand, "operands"):
+        if _is_expression(operand):
             return self.digest(operand)
         if isinstance(operand, GraphNode):
             return _Tasks({operand.key: operand}, self._digester).digest(operand.key)

@@ -7,7 +7,6 @@ things are met, which Dask's sets of dependencies change from process to process
 
 from __future__ import annotations
 
-import sys
 import types
 from collections.abc import Callable, Iterator
 from functools import cached_property
@@ -16,7 +15,8 @@ from typing import Any
 
 from dask_resilient.core.fingerprints import Fact, combine
 from dask_resilient.graph import luck
-from dask_resilient.graph.code import MISSING, describe_code, imports, is_importable, module_code, qualified, references
+from dask_resilient.graph.code import MISSING, describe_code, is_importable, qualified, references
+from dask_resilient.graph.modules import Import, code_of, docstring, imports, is_namespace, package_of
 from dask_resilient.graph.origins import OURS, PYTHON, origin
 
 SHOWN = (int, float, bool)
@@ -40,15 +40,22 @@ class Following:
         Digests a value of any kind.
     opaque
         Takes in why something cannot be pinned down.
+    takes_part
+        Says of a name and what it refers to whether that takes part.
     """
 
-    def __init__(self, digest: Callable[[Any], str], opaque: Callable[[str], str]) -> None:
+    def __init__(
+        self, digest: Callable[[Any], str], opaque: Callable[[str], str], takes_part: Callable[[str, Any], bool]
+    ) -> None:
         self._digest = digest
         self._opaque = opaque
+        self._takes_part = takes_part
         self._facts: dict[str, dict[str, Fact]] = {}
         """By name and digest: several things may have one name, such as lambdas, or classes made by a function."""
         self._pending: list[FunctionType] = []
         self._following = False
+        self._modules: set[str] = set()
+        """Whose code was taken in."""
 
     def put(self, name: str, fact: Fact) -> None:
         """Keep a fact."""
@@ -111,7 +118,7 @@ class Following:
         """Give the digest of a module that is itself a value: all of it may be read."""
         if package := self.package(module.__name__):
             return combine(["module", package, module.__name__])
-        self._whole(module)
+        self.imported(Import(module.__name__), None)
         return combine(["module", module.__name__])
 
     def builtin(self, function: Any) -> str:
@@ -124,7 +131,7 @@ class Following:
             return combine(["method", name, self._digest(owner)])
         package = self.package(getattr(function, "__module__", None) or "builtins")
         if not package:
-            return self._opaque(f"{name} is compiled code that is not installed: give checkpoint a version=")
+            return self._opaque(f"{name} is compiled code that is not installed: give a version=")
         return combine(["builtin", package, name])
 
     def cls(self, cls: type) -> str:
@@ -155,17 +162,18 @@ class Following:
 
     def _follow(self, function: FunctionType) -> None:
         for each in references(function):
-            thing, owner = each.thing, each.owner
-            if each.bare and (reason := luck.without_arguments(qualified(thing))):
+            if each.bare and (reason := luck.without_arguments(qualified(each.thing))):
                 self._opaque(reason)
-            if owner is None or callable(thing) or isinstance(thing, ModuleType) or not self.package(owner):
-                self._refer(f"{function.__module__}.{each.path}", thing)
-            # else it is data of a library, such as `os.environ`: of that the release says what it is
-        for module in imports(function.__code__):
-            self._imported(module)
+            self.refer(f"{function.__module__}.{each.path}", each.thing, each.owner)
+        for what in imports(function.__code__):
+            self.imported(what, function.__globals__.get("__package__"))
 
-    def _refer(self, name: str, thing: Any) -> None:
-        """Take in what a function reads of its module."""
+    def refer(self, name: str, thing: Any, owner: str | None = None) -> None:
+        """Take in what code reads from outside of itself: of its module, or of another one, the owner."""
+        if not self._takes_part(name, thing):
+            return
+        if owner is not None and not callable(thing) and not isinstance(thing, ModuleType) and self.package(owner):
+            return  # data of a library, such as `os.environ`: of that the release says what it is
         if thing is MISSING:
             self.put(name, Fact("value", combine(["missing"]), "not there"))
         elif isinstance(thing, FunctionType | type | BuiltinFunctionType | ModuleType):
@@ -180,21 +188,34 @@ class Following:
             if not (isinstance(thing, str) and self._facts.get(thing)):  # a file says itself what it is
                 self.put(name, Fact("value", found, repr(thing) if type(thing) in SHOWN else ""))
 
-    def _imported(self, name: str) -> None:
-        if self.package(name):
-            return
-        module = sys.modules.get(name)
-        if module is None:
-            self.put(name, Fact("module", combine(["not imported"]), "not imported"))
-        else:
-            self._whole(module)
+    def imported(self, what: Import, package: str | None) -> None:
+        """Take in what code of a package imports when it runs: all of it, and what that imports in turn."""
+        waiting = [(what, package)]
+        while waiting:
+            each, of = waiting.pop()
+            name = each.absolute(of)
+            if name and name not in self._modules:
+                self._modules.add(name)
+                waiting += self._module(name, sure=each.sure)
 
-    def _whole(self, module: ModuleType) -> None:
-        code = module_code(module)
-        if code is None:
-            self._opaque(f"module {module.__name__} has no source: give checkpoint a version=")
-        else:
-            self.put(module.__name__, Fact("module", combine(describe_code(code, self._digest, module.__doc__))))
+    def _module(self, name: str, *, sure: bool) -> Iterator[tuple[Import, str | None]]:
+        """Take in the code of a module, and give what it imports."""
+        if name == "__main__" or self.package(name):
+            return
+        try:
+            code = code_of(name)
+        except ModuleNotFoundError:
+            if sure:
+                self._opaque(f"module {name} is imported by a task and is not here to be known: give a version=")
+            return
+        if code is not None:
+            self.put(name, Fact("module", combine(describe_code(code, self._digest, docstring(code)))))
+            package = package_of(name)
+            yield from ((each, package) for each in imports(code))
+        elif not is_namespace(name):
+            self._opaque(f"module {name} has no source: give a version=")
+        if parent := name.rpartition(".")[0]:
+            yield Import(parent), None
 
 
 def _filled(cell: Any) -> bool:

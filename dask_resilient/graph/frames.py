@@ -18,6 +18,7 @@ from dask_resilient.core.fingerprints import combine
 from dask_resilient.graph.ancestors import names_in_operands
 from dask_resilient.graph.content import Digester
 from dask_resilient.graph.describe import describe_frame
+from dask_resilient.graph.fingerprint import digest_collection
 from dask_resilient.graph.identity import Identity
 from dask_resilient.graph.milestone import Mark, prefix
 from dask_resilient.tasks import SaveTask
@@ -63,8 +64,7 @@ class Checkpoint(Expr):
         pairs = [((name, i), (source, i)) for i in range(n)]
         mark, identity = Mark(self.label, self.version, self.keep), self.identity
         described = describe_frame(mark, self._meta, self.divisions, identity.reasons, _planned(self.frame))
-        ids = identity.ids(mark, described.shape)
-        return mark.nodes(pairs, n, description=described.raw, ids=ids, lineage=identity.lineage)
+        return mark.nodes(pairs, n, description=described.raw, **identity.facts(mark, described.shape))
 
 
 def mark_frame(x: Any, mark: Mark, identity: Identity) -> Any:
@@ -79,7 +79,7 @@ def _planned(expr: Any) -> str:
 
     They are drawn from a sample that differs from process to process, and what stands above need not show them.
     """
-    digester, found, stack, seen = Digester(), [], [expr], set()
+    digester, found, stack, seen = Digester(digest_collection), [], [expr], set()
     while stack:
         node = stack.pop()
         if isinstance(node, list | tuple):

@@ -33,11 +33,17 @@ class Identity:
     """Why it has none."""
     lineage: bytes | None = None
     """What `core.lineages.read_lineage` reads."""
+    fixed: str = ""
+    """m, where something else than the collection says what it is: a field of a loop."""
     full: Fingerprint | None = None
     """All of it, for what stands on it; it does not travel."""
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return type(self), (self.fingerprint, self.reasons, self.lineage)
+        return type(self), (self.fingerprint, self.reasons, self.lineage, self.fixed)
+
+    def facts(self, mark: Mark, shape: str) -> dict[str, Any]:
+        """Give what goes into the nodes of a mark."""
+        return {"ids": self.ids(mark, shape), "lineage": self.lineage, "quiet": bool(self.fixed)}
 
     def remember(self, mark: Mark, collection: str) -> None:
         """Keep in mind what the keys of this milestone stand for."""
@@ -48,6 +54,8 @@ class Identity:
 
     def ids(self, mark: Mark, shape: str) -> dict[str, str]:
         """Give m by the setting ``resilience.resume`` under which it counts; for this run only where there is none."""
+        if self.fixed:
+            return {"fingerprint": self.fixed, "name": self.fixed}
         named = milestone_of(mark.name, shape, version=mark.version)
         if mark.version is not None:
             return {"fingerprint": named, "name": named}

@@ -18,11 +18,6 @@ from dask_resilient.graph.milestone import Mark, keys_of
 _KINDS = frozenset({"Dataset", "DataArray", "Variable"})
 
 
-def is_xarray(x: object) -> bool:
-    """Say whether an object is of xarray, by the modules of its classes."""
-    return any(cls.__module__.partition(".")[0] == "xarray" for cls in type(x).__mro__)
-
-
 class MarkVariable(Protocol):
     """Marks the Dask collection of one variable."""
 

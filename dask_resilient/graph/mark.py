@@ -19,7 +19,8 @@ from dask_resilient.errors import SettingError, UnsupportedType
 from dask_resilient.graph.ancestors import names_in_graph
 from dask_resilient.graph.describe import describe, describe_collection
 from dask_resilient.graph.identity import Identity, identify, warn
-from dask_resilient.graph.labelled import Part, is_xarray, mark_xarray
+from dask_resilient.graph.kinds import is_xarray
+from dask_resilient.graph.labelled import Part, mark_xarray
 from dask_resilient.graph.milestone import Mark, keys_of
 
 T = TypeVar("T")
@@ -99,6 +100,11 @@ def _checkpoint(x: Any, mark: Mark) -> Any:
     return _mark(x, mark, identity)
 
 
+def mark_as(x: Any, name: str, milestone: str) -> Any:
+    """Mark a collection as a part of something whose m is known: nothing of it is looked at, and nobody is warned."""
+    return _mark(x, Mark(name, None, keep=False), Identity(milestone, fixed=milestone))
+
+
 def _mark(x: Any, mark: Mark, identity: Identity, npartitions: int | None = None, part: Part | None = None) -> Any:
     if _is_expression(x):
         from dask_resilient.graph import frames
@@ -141,8 +147,8 @@ def _mark_delayed(x: Any, mark: Mark, identity: Identity) -> Any:
     key = mark.layer_name(x.key, identity.fingerprint)
     identity.remember(mark, key)
     described = describe(mark, "delayed", 1, identity.reasons)
-    ids, lineage = identity.ids(mark, described.shape), identity.lineage
-    layer = MaterializedLayer(mark.nodes([(key, x.key)], 1, description=described.raw, ids=ids, lineage=lineage))
+    facts = identity.facts(mark, described.shape)
+    layer = MaterializedLayer(mark.nodes([(key, x.key)], 1, description=described.raw, **facts))
     graph = HighLevelGraph.from_collections(key, layer, dependencies=[x])
     return Delayed(key, graph, length=x._length, layer=key)
 
@@ -156,7 +162,7 @@ def _mark_by_protocol(x: Any, mark: Mark, identity: Identity, npartitions: int |
             f"the keys of a {type(x).__name__} do not begin with a name, so it cannot be marked"
         ) from e
     described = describe_collection(mark, x, len(keys), part, identity.reasons)
-    facts: dict[str, Any] = {"ids": identity.ids(mark, described.shape), "lineage": identity.lineage}
+    facts = identity.facts(mark, described.shape)
     if len(rename) > 1:
         facts["ids"] = None  # an index says nothing there without the name, which no other run has
     else:

@@ -55,17 +55,22 @@ class Mark:
         dims: tuple[str, ...] | None = None,
         ids: Mapping[str, str] | None = None,
         lineage: bytes | None = None,
+        *,
+        quiet: bool = False,
     ) -> dict[Key, SaveTask]:
         """Make the nodes for pairs of new key and source key; the first carries the lineage, which may be large."""
         facts: dict[str, Any] = {"name": self.name, "npartitions": npartitions, "keep": self.keep}
         facts |= {"milestone": description} | ({"dims": dims} if dims else {}) | ({"ids": dict(ids)} if ids else {})
         nodes = {key: SaveTask(key, source, {**facts, "key": key}, prepare) for key, source in pairs}
+        if quiet:
+            for node in nodes.values():
+                node.ticket["quiet"] = True
         if lineage is not None:
             next(iter(nodes.values())).ticket["lineage"] = lineage
         return nodes
 
 
-def check_name(name: object) -> str:
+def check_name(name: object, what: str = "checkpoint") -> str:
     """Accept what is a plain file name on every file system, and give it as a plain str.
 
     Raises
@@ -74,21 +79,19 @@ def check_name(name: object) -> str:
         If it is none; the message names the character.
     """
     if not isinstance(name, str):
-        raise SettingError(f"the name of a checkpoint is a str, not {type(name).__name__} ({name!r})")
+        raise SettingError(f"the name of a {what} is a str, not {type(name).__name__} ({name!r})")
     if not name:
-        raise SettingError("the name of a checkpoint is empty; give it one, such as 'clean'")
+        raise SettingError(f"the name of a {what} is empty; give it one, such as 'clean'")
     if len(name) > MAX_NAME:
-        raise SettingError(
-            f"the name of a checkpoint has at most {MAX_NAME} characters, this has {len(name)}: {name!r}"
-        )
+        raise SettingError(f"the name of a {what} has at most {MAX_NAME} characters, this has {len(name)}: {name!r}")
     for position, char in enumerate(name):
         if char not in _ALPHABET:
             raise SettingError(
-                f"the name of a checkpoint becomes a file name: {name!r} has {char!r} at position {position}; "
+                f"the name of a {what} becomes a file name: {name!r} has {char!r} at position {position}; "
                 "use the letters a-z and A-Z, digits, '_', '-' and '.'"
             )
     if name[0] in ".-":
-        raise SettingError(f"the name of a checkpoint cannot begin with {name[0]!r}: {name!r}; begin with a letter")
+        raise SettingError(f"the name of a {what} cannot begin with {name[0]!r}: {name!r}; begin with a letter")
     return str(name)
 
 

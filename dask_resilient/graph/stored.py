@@ -20,7 +20,7 @@ from dask.typing import Key
 
 from dask_resilient import config
 from dask_resilient.core.milestones import Description, Milestone
-from dask_resilient.errors import NotStored, ResilienceError, ResilienceWarning
+from dask_resilient.errors import Damaged, NotStored, ResilienceError, ResilienceWarning
 from dask_resilient.graph.describe import restore_value
 from dask_resilient.graph.milestone import prefix
 from dask_resilient.store.archive import Archive, open_archive
@@ -133,6 +133,21 @@ def _what_is_missing(archive: Archive, group: list[Milestone]) -> str:
     total = sum(each.description.npartitions for each in group)
     verb = "is" if count == 1 else "are"
     return f"of {total:,} partitions {count:,} {verb} missing: {', '.join(indices[:SHOWN])}{more}"
+
+
+def collection_of(archive: Archive, found: Milestone) -> Any:
+    """Give a milestone as a collection; of one of a loop's snapshots the archive need be none of this machine.
+
+    Raises
+    ------
+    Damaged
+        If partitions are missing.
+    NotStored
+        If nobody knows how to put it together.
+    """
+    if what := _what_is_missing(archive, [found]):
+        raise Damaged(f"milestone {found.milestone} is not complete: {what}")
+    return _collection(archive, found)
 
 
 def _collection(archive: Archive, found: Milestone) -> Any:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Awaitable, Callable
 from time import time
 from typing import Any
 
 from dask_resilient.config import Settings
 from dask_resilient.core.messages import one_line
+from dask_resilient.errors import ResilienceError
 from dask_resilient.scheduler.audit import lines
+from dask_resilient.scheduler.loops import Loops
 from dask_resilient.scheduler.queue import StoreQueue
 from dask_resilient.scheduler.status import status
 from dask_resilient.scheduler.watch import Watch
@@ -37,13 +40,26 @@ async def answer(
         return rows[method]()
     if method in ("quarantine", "release"):
         return _operator(watch, method, **kwargs)
-    if method == "status":
-        return await status(run, settings, watch, queue)
-    if method == "explain":
-        return await _explain(watch, queue, **kwargs)
-    if method == "complete":
-        return await queue.journal(run, "complete", {"completed": time()})
+    asked: dict[str, Callable[[], Awaitable[Any]]] = {
+        "status": lambda: status(run, settings, watch, queue),
+        "explain": lambda: _explain(watch, queue, **kwargs),
+        "complete": lambda: queue.journal(run, "complete", {"completed": time()}),
+        **dict.fromkeys(("loop-open", "loop-durable", "loop-drop"), lambda: _loop(watch, method, kwargs)),
+    }
+    if method in asked:
+        return await asked[method]()
     return {REFUSED: f"dask-resilient on the scheduler has no method {one_line(str(method))!r}"}
+
+
+async def _loop(watch: Watch, method: str, kwargs: dict[str, Any]) -> Any:
+    """Do something for a loop; why that failed is told in words."""
+    loops = Loops(watch)
+    try:
+        if method == "loop-open":
+            return await loops.open(**kwargs)
+        return await loops.drop(**kwargs) if method == "loop-drop" else loops.durable(**kwargs)
+    except (OSError, ResilienceError, TimeoutError) as e:
+        return {REFUSED: one_line(str(e) or repr(e), SHOWN)}
 
 
 async def _explain(watch: Watch, queue: StoreQueue, name: object) -> Any:

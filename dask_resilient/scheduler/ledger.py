@@ -64,6 +64,19 @@ class Ledger:
         """Give the shelf of a milestone."""
         return next((shelf for shelf in self._shelves.values() if shelf.milestone == milestone), None)
 
+    def shelf_of(self, collection: str) -> Shelf | None:
+        """Give the shelf of a collection."""
+        return self._shelves.get(collection)
+
+    def unbind(self, milestone: str) -> None:
+        """Take in that what is stored of a milestone is to be taken away: nothing is loaded from it any more."""
+        self.claimed.discard(milestone)
+        for name in [name for name, shelf in self._shelves.items() if shelf.milestone == milestone]:
+            del self._shelves[name]
+        for entry in self.entries.values():
+            if entry.milestone == milestone and not entry.late:
+                entry.place, entry.state, entry.reason = None, SaveState.NOT_SAVED, "its snapshot was superseded"
+
     def is_bound(self, collection: str) -> bool:
         """Say whether a collection has its shelf already, or entries of this run only."""
         return collection in self._shelves or collection in self._lives

@@ -49,6 +49,8 @@ class _Met:
     milestone: str
     lineage: StoredLineage | None
     keep: bool
+    quiet: bool = False
+    """Whether it is a part of a loop, which tells of itself."""
 
 
 class Resume:
@@ -125,7 +127,8 @@ class Resume:
         identity = "run" if not m else self._mode
         if m and described.version is not None:
             identity = "version"
-        return _Met(collection, described, identity, m, stored, bool(ticket.get("keep")))
+        quiet = bool(ticket.get("quiet"))
+        return _Met(collection, described, identity, m, stored, bool(ticket.get("keep")), quiet)
 
     def _look(self, store: PosixStore, met: list[_Met]) -> dict[str, Shelf]:
         """Say that this run uses these milestones, then list what they have, and describe those that are new."""
@@ -155,6 +158,8 @@ class Resume:
                 # Of two collections that the user calls the same, both know what the other has stored meanwhile.
                 shelf = watch.ledger.shelf(shelf.milestone) or shelf
                 watch.ledger.bind(each.collection, shelf)
+            if each.quiet:
+                continue
             row = _row(each, shelf)
             self.rows[each.collection] = row
             if shelf is not None and shelf.found:

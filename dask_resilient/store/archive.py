@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from dask_resilient.core.manifest import Receipt
-from dask_resilient.core.milestones import TOGETHER, Milestone
+from dask_resilient.core.milestones import LOOP, TOGETHER, Milestone
 from dask_resilient.errors import Damaged, Foreign, StoreError
 from dask_resilient.store import listing
 from dask_resilient.store.calls import Calls
@@ -104,6 +104,8 @@ class Archive:
     def missing(self, milestone: Milestone) -> Missing:
         """Give the partitions without valid receipt."""
         described = milestone.description
+        if described.kind == LOOP:
+            return Missing(0, ())  # a snapshot makes those before it superfluous
         valid = self.listing(milestone.milestone).valid()
         count = described.npartitions - sum(map(described.has, valid))
         # A description may name any number of partitions: only the first of them are made.

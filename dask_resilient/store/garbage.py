@@ -105,6 +105,19 @@ class Collector:
             raise StoreError(f"milestone {milestone!r} is in use by run {user!r}, which lives; end that run first")
         yield from self._remove(contents, everything(contents, Why.REMOVED))
 
+    def remove_partitions(self, milestone: str, indices: Iterable[str]) -> Iterator[Removed]:
+        """Delete some partitions of a milestone, whoever uses it: an owner's word about what is its own."""
+        contents, gone = self._contents(milestone, clock(self._calls, self._root)), set(indices)
+        found = [
+            Garbage(Why.REMOVED, receipt=place, attempt=receipt.attempt)
+            for place, receipt in contents.receipts.items()
+            if place[0] in gone
+        ]
+        for each in found:
+            if (row := self._take(milestone, each)) is not None and self._delete:
+                self._finish(milestone, [(each, row)])
+                yield row
+
     def sweep_root(self, grace: float) -> Iterator[Removed]:
         """Delete what probes and runs that died have left beside the milestones."""
         now = clock(self._calls, self._root)
