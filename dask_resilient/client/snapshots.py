@@ -84,7 +84,7 @@ class ClusterSnapshots:
         self.devices = len({row["device"] for row in self._handle.workers()})
         if found["changes"] and not reasons:
             warnings.warn(
-                f"loop {name!r} begins at step 0: {'; '.join(found['changes'])}", ResilienceWarning, stacklevel=2
+                f"loop {name!r} begins at step 0: {'; '.join(found['changes'])}", ResilienceWarning, stacklevel=4
             )
         return sorted(self._names)
 

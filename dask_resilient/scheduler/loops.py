@@ -18,7 +18,7 @@ from dask_resilient.core.lineages import StoredLineage, read_lineage
 from dask_resilient.core.milestones import LOOP, Milestone, read_description
 from dask_resilient.core.outcome import SaveState
 from dask_resilient.core.shelf import Shelf
-from dask_resilient.errors import ResilienceError
+from dask_resilient.errors import ResilienceError, StoreError
 from dask_resilient.scheduler.resume import LIST_SECONDS
 from dask_resilient.store import PosixStore
 from dask_resilient.store.archive import Archive
@@ -145,16 +145,13 @@ class Loops:
         collector = Collector(Archive(store.url, store.token, store.calls), delete=True, idle=0.0)
         deque(collector.remove_partitions(milestone, names), maxlen=0)
         for part in parts:
-            with contextlib.suppress(FileNotFoundError):
-                deque(collector.remove(part), maxlen=0)
+            # A run that died may seem to live for some minutes: what it uses is looked at again the next time.
+            with contextlib.suppress(FileNotFoundError, StoreError):
+                deque(collector.remove(part, self._watch.run), maxlen=0)
 
 
-def _parts(store: PosixStore, milestone: str, snapshots: Iterable[str]) -> list[str]:
-    """Give m of the collections that belong to snapshots of a loop."""
-    prefixes = tuple(f"{part_of(milestone, index)}." for index in snapshots)
-    return [name for name in directories(store.calls, store.url, "data") if name.startswith(prefixes)]
-
-
-def part_of(milestone: str, snapshot: str) -> str:
-    """Give what the m of the collections of a snapshot begin with."""
-    return f"{milestone}.{snapshot}"
+def _parts(store: PosixStore, milestone: str, gone: Iterable[str]) -> list[str]:
+    """Give m of the collections that belong to snapshots of a loop which are gone, or never came to be."""
+    there = Archive(store.url, store.token, store.calls).listing(milestone).valid().keys() - set(gone)
+    found = [name for name in directories(store.calls, store.url, "data") if name.startswith(f"{milestone}.")]
+    return [name for name in found if ".".join(name.split(".")[1:3]) not in there]

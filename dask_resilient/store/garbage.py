@@ -89,18 +89,25 @@ class Collector:
         runs = leases(self._calls, self._root, now)
         yield from self._remove(contents, garbage(contents, runs, grace))
 
-    def remove(self, milestone: str) -> Iterator[Removed]:
+    def remove(self, milestone: str, owner: str | None = None) -> Iterator[Removed]:
         """Delete a whole milestone, whatever its age.
+
+        Parameters
+        ----------
+        milestone
+            Its m.
+        owner
+            The run that asks for it, which may have made it itself.
 
         Raises
         ------
         StoreError
-            If a live run uses it.
+            If another live run uses it.
         """
         now = clock(self._calls, self._root)
         contents = self._contents(milestone, now)
         runs = leases(self._calls, self._root, now)
-        user = in_use(contents, runs.values())
+        user = in_use(contents, (lease for run, lease in runs.items() if run != owner))
         if user is not None:
             raise StoreError(f"milestone {milestone!r} is in use by run {user!r}, which lives; end that run first")
         yield from self._remove(contents, everything(contents, Why.REMOVED))
