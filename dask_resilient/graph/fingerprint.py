@@ -8,8 +8,8 @@ fingerprints of the tasks that it depends on; a dataframe by its expression, whi
 from __future__ import annotations
 
 import re
-from copy import copy
 from collections.abc import Iterable, Mapping
+from copy import copy
 from functools import partial
 from typing import Any
 
