@@ -256,7 +256,7 @@ def collections(files: str) -> dict[str, Callable[[], Any]]:
         "shuffle": lambda: df.shuffle("b"),
         "merge": lambda: df.merge(df.assign(d=1)[["a", "d"]], on="a"),
         "groupby": df.groupby("b").a.mean,
-        "pure delayed": lambda: dask.delayed(half, pure=True)({"z": 1.0, "s": {"a", "b", "c"}}["z"]),
+        "pure delayed": lambda: dask.delayed(sorted, pure=True)({"a", "b", "c"}),
     }
 
 

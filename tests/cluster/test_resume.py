@@ -405,7 +405,7 @@ async def test_leaving_while_a_graph_waits(x: Cluster, silence: threading.Event,
     await x.check()
 
 
-# -- several schedulers, several clients ---------------------------------------------------------------------------------
+# -- several schedulers, several clients -------------------------------------------------------------------------------
 
 
 @cluster_test()
