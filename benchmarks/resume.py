@@ -158,7 +158,7 @@ def listing(receipts: int) -> list[dict[str, Any]]:
     from dask_resilient.store import open_store
 
     with tempfile.TemporaryDirectory() as directory:
-        open_store(directory)
+        open_store(directory, create=True)
         milestone = "0" * 32
         where = Path(directory, "commit", milestone)
         where.mkdir(parents=True)
@@ -205,7 +205,7 @@ def large(tasks: int) -> list[dict[str, Any]]:
         return x
 
     def frame() -> Any:
-        made = dd.from_map(frame_of, range(tasks // 2), meta=frame_of(0).iloc[:0])
+        made = dd.from_map(frame_of, range(tasks // 3), meta=frame_of(0).iloc[:0])
         return made.map_partitions(add, meta=made._meta)
 
     rows = []

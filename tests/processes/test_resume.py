@@ -108,7 +108,8 @@ class Place:
 
     def sound(self) -> None:
         """Check the store: one receipt a partition, no tombstone, nothing damaged, nothing that nobody names."""
-        assert all(generations == [0] for generations in self.receipts().values()), self.receipts()
+        names = [path.name for path in self.store.glob("commit/*/*.json")]
+        assert all(name.endswith(".0.json") for name in names), names
         assert not list(self.store.glob("revoked/*/*.json"))
         result = CliRunner().invoke(resilience, ["verify", str(self.store)])
         assert result.exit_code == 0, result.output
@@ -258,15 +259,14 @@ def stop_at(place: Place, many: int, **options: Any) -> Counter[int]:
 
 
 def get_to(place: Place, many: int, **options: Any) -> Run:
-    """Run the script until so many partitions are durable, or a few more, and every thread is held in a function.
+    """Run the script until so many partitions are durable, or a few more, and a thread is held in a function.
 
     A save is a task of its own: that of one partition may stand behind the function that is held for another one.
     """
     slots = options.get("workers", 2) * options.get("threads", 1)
     place.gate("clean", many + slots)
     run = place.start(**options)
-    last = many + 2 * slots
-    run.wait(lambda: len(place.receipts()) >= many and len(run.calls()) == last, f"{many} are durable, others begun")
+    run.wait(lambda: len(place.receipts()) >= many and len(run.calls()) > many + slots, f"{many} durable, others begun")
     return run
 
 
@@ -516,7 +516,7 @@ def test_switched_off_nothing_is_reused(make, clean_run):
 def test_a_shuffle_below_and_above(make, clean_run, kind):
     """What a P2P shuffle made is taken from the store; one of which something is missing runs again, whole."""
     place = make(kind)
-    missing = stop_at(place, 12)
+    missing = stop_at(place, 6)  # outputs of a P2P shuffle are bound to their worker: one may be through with its own
     second = place.run()
     assert second.calls() == missing
     assert second.calls("read") == Counter(range(N))
@@ -533,7 +533,7 @@ def test_a_milestone_that_is_persisted_and_one_above_it(make, clean_run):
     place = make("persisted")
     place.gate("more", 12)
     first = place.start()
-    first.wait(lambda: len(list(place.store.glob("commit/*/*.json"))) >= N + 5, "the second milestone is under way")
+    first.wait(lambda: len(first.calls("more")) > 12, "the second milestone is under way")
     first.kill()
     place.free()
     left = 2 * N - len(list(place.store.glob("commit/*/*.json")))
@@ -541,9 +541,13 @@ def test_a_milestone_that_is_persisted_and_one_above_it(make, clean_run):
     assert not second.calls()
     assert sum(second.calls("more").values()) == len(second.calls("more")) == left
     assert second.explained("clean") == "clean: reused 20 of 20"
-    assert second.explained("top") == f"top: reused {N - left} of 20; {left} not reused: not stored"
+    assert f"top: reused {N - left} of 20" in second.explained("top")
+    (top,) = (path.stem for path in place.store.glob("milestones/*.json") if '"name": "top"' in path.read_text())
+    for i in range(7):
+        (place.store / f"commit/{top}/{i}.0.json").unlink()
     third = place.run()
     assert not third.calls()
-    assert not third.calls("more")
+    assert third.calls("more") == Counter(range(7))
+    assert third.explained("top") == "top: reused 13 of 20; 7 not reused: not stored"
     assert second.sha256 == third.sha256 == clean_run("array")
     place.sound()
