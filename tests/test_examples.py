@@ -1,9 +1,10 @@
-"""The example on photographs: what it works out, what it says without a GPU, what a killed worker costs; its page."""
+"""The examples: what the one on photographs works out and costs, one that is killed and run again; their page."""
 
 from __future__ import annotations
 
 import os
 import re
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -27,9 +28,14 @@ def photographs(monkeypatch):
 
 
 def run_images(folder, *options, **environment):
-    """Run the example in a folder, on a wide terminal, with the package of this checkout."""
+    """Run the example on photographs."""
+    return run_example("images", folder, *options, **environment)
+
+
+def run_example(name, folder, *options, **environment):
+    """Run an example in a folder, on a wide terminal, with the package of this checkout."""
     return subprocess.run(
-        [sys.executable, ROOT / "examples/images.py", *options],
+        [sys.executable, ROOT / f"examples/{name}.py", *options],
         cwd=folder,
         env={**os.environ, "COLUMNS": "160", "PYTHONPATH": os.pathsep.join([str(ROOT), str(folder)]), **environment},
         capture_output=True,
@@ -140,6 +146,26 @@ def test_images_example_reloads_what_was_lost_and_agrees_with_numpy(tmp_path):
     assert all(regions > 0 and 0 < brightness < 1 for _, regions, _, brightness in found.values())
 
 
+@pytest.mark.slow
+def test_resume_example_goes_on_where_it_was_killed(tmp_path):
+    """The first run dies by SIGKILL, the second one takes what that stored, a third one computes nothing."""
+    options = ("--store", str(tmp_path / "store"), "--workers", "2")
+    killed = run_example("resume", tmp_path, *options, "--kill-after", "30")
+    assert killed.returncode == -signal.SIGKILL, killed.stdout + killed.stderr
+    stored = len(list(tmp_path.glob("store/commit/*/*.json")))
+    second, third = (run_example("resume", tmp_path, *options) for _ in range(2))
+    for done in (second, third):
+        assert done.returncode == 0, done.stdout + done.stderr
+    reused = {name: int(n) for name, n in re.findall(r"^(\w+): reused (\d+) of 24", second.stdout, re.MULTILINE)}
+    assert sum(reused.values()) == stored >= 30
+    assert reused["scored"] < 24
+    ran = re.search(r"functions that ran: (\d+) of 24 flights, (\d+) of 24 daylight, (\d+) of 24 excess", second.stdout)
+    assert [int(n) for n in ran.groups()] == [24 - reused["enriched"]] * 2 + [24 - reused["scored"]], second.stdout
+    assert "functions that ran: 0 of 24 flights, 0 of 24 daylight, 0 of 24 excess" in third.stdout
+    table = [done.stdout.partition(" excess\n")[2] for done in (second, third)]
+    assert table[0] == table[1] != ""
+
+
 def test_the_page_names_every_script_and_only_options_that_are_there():
     """Each script among the examples is on the page; commands on it name scripts and options that exist."""
     text = PAGE.read_text()
@@ -152,8 +178,8 @@ def test_the_page_names_every_script_and_only_options_that_are_there():
             assert f'"{option}"' in source, (script, option)
     table = re.findall(r"^\| `(--[\w-]+)[^`]*` \| ([^|]+) \|", text, re.MULTILINE)
     for option, where in table:
-        for name in ("flights", "images"):
+        for name in ("flights", "images", "resume"):
             source = (ROOT / f"examples/{name}.py").read_text()
-            assert (f'"{option}"' in source) == (where.strip() in {"both", name}), (option, name)
+            assert (f'"{option}"' in source) == (name in where or where.strip() == "all"), (option, name)
     options = {o for path in scripts for o in re.findall(r'add_argument\("(--[\w-]+)"', path.read_text())}
     assert {option for option, _ in table} == options

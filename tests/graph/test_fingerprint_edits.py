@@ -224,3 +224,45 @@ def test_a_file_that_was_written_anew_counts(name, script, files):
         if file.is_file():
             os.utime(file, ns=(now, now))
     assert script(name) != before
+
+
+LATE = """
+import dask
+from dask_resilient.graph.fingerprint import fingerprint
+{first}
+
+def task(x):
+    import near
+    return near.clean(x)
+
+found = fingerprint(dask.delayed(task, pure=True)(1))
+print(found.digest if found.pinned else "none", list(found.reasons))
+"""
+
+
+@pytest.mark.xfail(strict=True, reason="a module that a function imports is not looked for, nor what that imports")
+@pytest.mark.parametrize(
+    ("first", "edited"),
+    [("", "near"), ("import near", "far")],
+    ids=["not imported where the graph is made", "what the module imports in turn"],
+)
+def test_an_edit_of_a_module_that_is_imported_when_the_function_runs(tmp_path, first, edited):
+    """It makes another one, or there is none; else an old partition would be taken for a new one."""
+    root = str(Path(__file__).parents[2])
+    (tmp_path / "main.py").write_text(LATE.format(first=first))
+    (tmp_path / "near.py").write_text("from far import scale\n\ndef clean(x):\n    return scale(x) + 1\n")
+    (tmp_path / "far.py").write_text("def scale(x):\n    return x * 1\n")
+    seen = []
+    for new in ("1", "22"):
+        edit(tmp_path, f"{edited}.py", "1", new)
+        done = subprocess.run(
+            [sys.executable, "-B", str(tmp_path / "main.py")],
+            env={**os.environ, "PYTHONPATH": root},
+            cwd=tmp_path,
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=True,
+        )
+        seen.append(done.stdout.split()[0])
+    assert seen[0] != seen[1] or seen[0] == "none"
