@@ -74,13 +74,13 @@ class Resume:
         """Listen to graphs."""
         if self._mode == "off":
             return
-        self.on = listen(self.hear)
+        self.on = listen(self._watch.scheduler, self.hear)
         if not self.on:
             logger.warning("dask-resilient: this Dask has no place to look at graphs: nothing of other runs is reused")
 
     def stop(self) -> None:
         """Listen no more."""
-        unlisten(self.hear)
+        unlisten(self._watch.scheduler)
         self.on = False
 
     # -- in the thread that materialises graphs ------------------------------------------------------------------------
@@ -178,8 +178,8 @@ class Resume:
 
     def _note(self, store: PosixStore, met: _Met, row: Resumption) -> tuple[str, Resumption]:
         """Compare with an earlier milestone of the same name, and write down what was found."""
-        if met.milestone and met.lineage is not None and (row.found < row.npartitions or row.identity != "fingerprint"):
-            before = _before(Archive(store.url, store.token, store.calls), met)
+        if met.milestone and met.lineage is not None:
+            before = self._before(Archive(store.url, store.token, store.calls), met, row)
             if before is not None:
                 said = changes(before.lineage, met.lineage) if before.lineage is not None else ["it has no lineage"]
                 row = replace(row, before=before.milestone, changes=tuple(said))
@@ -187,6 +187,15 @@ class Resume:
             body = {"time": time(), **row.to_dict()}
             store.journal(self._watch.run, f"{RESUME}{digest(met.collection)[:32]}", body)
         return met.collection, row
+
+    def _before(self, archive: Archive, met: _Met, row: Resumption) -> Milestone | None:
+        """Give what to compare with: what was stored under the user's word, else the last one where nothing was."""
+        if not row.found:
+            return _last(archive, met)
+        if row.identity == "fingerprint":
+            return None
+        same = archive.milestone(met.milestone)
+        return same if same.run != self._watch.run and same.lineage is not None else None
 
 
 @contextlib.contextmanager
@@ -215,7 +224,7 @@ def _row(met: _Met, shelf: Shelf | None) -> Resumption:
     )
 
 
-def _before(archive: Archive, met: _Met) -> Milestone | None:
+def _last(archive: Archive, met: _Met) -> Milestone | None:
     """Give the milestone of that name to compare with: the one used last, of those that have something stored."""
     found = [
         each

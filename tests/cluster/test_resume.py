@@ -427,9 +427,6 @@ async def test_two_clients(x: Cluster) -> None:
     assert not calls()
 
 
-ALL_HEAR_ALL = "every scheduler of a process hears the graphs of all, and takes them for its own"
-
-
 async def second(x: Cluster, store: Path) -> Cluster:
     """Start another cluster in this process."""
     y = Cluster(store)
@@ -466,7 +463,6 @@ async def test_two_schedulers_in_one_process(x: Cluster) -> None:
     assert not calls()
 
 
-@pytest.mark.xfail(strict=True, reason=ALL_HEAR_ALL)
 @cluster_test()
 async def test_two_schedulers_share_a_store(x: Cluster) -> None:
     """What one has stored the other one takes."""
@@ -480,7 +476,6 @@ async def test_two_schedulers_share_a_store(x: Cluster) -> None:
         await leave(y)
 
 
-@pytest.mark.xfail(strict=True, reason=ALL_HEAR_ALL)
 @cluster_test()
 async def test_two_schedulers_know_their_own_milestones_only(x: Cluster) -> None:
     """A graph that was sent to one is neither claimed, nor described, nor explained by the other."""

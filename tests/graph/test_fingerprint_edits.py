@@ -240,7 +240,6 @@ print(found.digest if found.pinned else "none", list(found.reasons))
 """
 
 
-@pytest.mark.xfail(strict=True, reason="a module that a function imports is not looked for, nor what that imports")
 @pytest.mark.parametrize(
     ("first", "edited"),
     [("", "near"), ("import near", "far")],

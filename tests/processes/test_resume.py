@@ -477,7 +477,6 @@ def test_a_version_is_your_word(make, kind):
 
 
 @pytest.mark.slow
-@pytest.mark.xfail(strict=True, reason="m is the same under a version, and is left out of what is compared with")
 def test_a_version_is_your_word_and_what_changed_is_said(make):
     """Where partitions are taken on that word although a function was edited, the line says so."""
     place = make(version="2")
