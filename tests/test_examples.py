@@ -166,6 +166,21 @@ def test_resume_example_goes_on_where_it_was_killed(tmp_path):
     assert table[0] == table[1] != ""
 
 
+@pytest.mark.slow
+def test_kmeans_example_ends_in_the_same_bits(tmp_path):
+    """The first run dies by SIGKILL after 12 steps, the second one goes on at step 10 and ends as one that lived."""
+    options = ("--store", str(tmp_path / "store"), "--workers", "2")
+    killed = run_example("kmeans", tmp_path, *options, "--kill-after", "12")
+    assert killed.returncode == -signal.SIGKILL, killed.stdout + killed.stderr
+    done = run_example("kmeans", tmp_path, *options)
+    alone = run_example("kmeans", tmp_path, "--store", str(tmp_path / "another"), "--workers", "1")
+    for each in (done, alone):
+        assert each.returncode == 0, each.stdout + each.stderr
+    steps = [line for line in done.stdout.splitlines() if line.startswith("step")]
+    assert steps == [f"step {step}" for step in range(10, 20)]
+    assert done.stdout.splitlines()[-2:] == alone.stdout.splitlines()[-2:]
+
+
 def test_the_page_names_every_script_and_only_options_that_are_there():
     """Each script among the examples is on the page; commands on it name scripts and options that exist."""
     text = PAGE.read_text()
@@ -178,7 +193,7 @@ def test_the_page_names_every_script_and_only_options_that_are_there():
             assert f'"{option}"' in source, (script, option)
     table = re.findall(r"^\| `(--[\w-]+)[^`]*` \| ([^|]+) \|", text, re.MULTILINE)
     for option, where in table:
-        for name in ("flights", "images", "resume"):
+        for name in ("flights", "images", "resume", "kmeans"):
             source = (ROOT / f"examples/{name}.py").read_text()
             assert (f'"{option}"' in source) == (name in where or where.strip() == "all"), (option, name)
     options = {o for path in scripts for o in re.findall(r'add_argument\("(--[\w-]+)"', path.read_text())}
