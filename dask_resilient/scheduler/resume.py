@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger("dask_resilient")
 
 LIST_SECONDS = 10.0
-"""Longest that a graph waits until it is known what is stored: a hundred times what 100,000 receipts take locally."""
+"""Longest that a graph waits until it is known what is stored: 25 times what 100,000 receipts take locally."""
 
 AGAIN = 60.0
 """Seconds for which no other graph waits, after one has waited for nothing."""

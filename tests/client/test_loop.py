@@ -28,6 +28,8 @@ from dask_resilient.errors import Damaged, ResilienceWarning, SettingError, Stor
 class Memory:
     """Snapshots in the memory of this process, as bytes; failures come from a table."""
 
+    devices = 1
+
     kept: dict[tuple[str, int], Any] = field(default_factory=dict)
     calls: list[Any] = field(default_factory=list)
     failing: dict[Any, Exception] = field(default_factory=dict)
