@@ -66,7 +66,8 @@ def digest_collection(collection: Any, digester: Digester) -> str:
 
 
 def _is_expression(value: Any) -> bool:
-    return hasattr(value, "_parameters") and hasattr(value, "operands")
+    # Of the class: collections pass what they do not know on to their expression.
+    return hasattr(type(value), "_parameters") and hasattr(value, "operands")
 
 
 def _labelled(x: Any, digester: Digester) -> str:

@@ -311,3 +311,10 @@ def test_tasks_that_were_fused_count_as_if_they_were_not():
 
     assert array(1).pinned
     assert array(1).digest == array(1).digest != array(2).digest
+
+
+def test_the_last_step_of_a_frame_counts():
+    """Two that differ in nothing but what is done last are two."""
+    x = dd.from_pandas(pd.DataFrame({"a": [1.0, 2.0, 3.0]}), npartitions=2)
+    last = [x.cumsum(), x.cumprod(), x.cummax(), x + 1, x - 1, x.sum(), x.prod(), x]
+    assert len({fingerprint(each).digest for each in last}) == len(last)
