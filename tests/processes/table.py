@@ -71,6 +71,8 @@ class Row:
     """Whether the event takes a worker out of the cluster for good."""
     slow: bool = False
     saturation: float = 1.1
+    resume: str = "fingerprint"
+    """Off where a forgotten key is to be computed anew: else it would be loaded."""
 
 
 # -- a worker leaves ---------------------------------------------------------------------------------------------------
@@ -268,9 +270,15 @@ ROWS = [
     Row("the worker is removed by the scheduler", Stand.CONSUMED, remove, worn=True, slow=True),
     Row("the worker is retired", Stand.HELD, retire, worn=True, slow=True),
     Row("a released milestone is wanted again", Stand.DONE, want_again, reloaded=These.NONE),
-    Row("futures are released meanwhile", Stand.HELD, release_meanwhile, below=These.ALL, reloaded=These.NONE),
+    Row("futures are released meanwhile", Stand.HELD, release_meanwhile, These.ALL, reloaded=These.NONE, resume="off"),
     Row(
-        "futures are cancelled meanwhile", Stand.HELD, cancel_meanwhile, below=These.ALL, reloaded=These.NONE, slow=True
+        "futures are cancelled meanwhile",
+        Stand.HELD,
+        cancel_meanwhile,
+        below=These.ALL,
+        reloaded=These.NONE,
+        slow=True,
+        resume="off",
     ),
     Row("the same graph is submitted again meanwhile", Stand.HELD, resubmit),
     Row("a second graph shares the keys meanwhile", Stand.HELD, second_graph, slow=True),

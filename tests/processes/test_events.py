@@ -27,7 +27,7 @@ def test_event(x, row, monkeypatch):
     """An event costs exactly what its row says."""
     monkeypatch.setattr(x.scheduler, "WORKER_SATURATION", row.saturation)
     x.worn = row.worn
-    x.install()
+    x.install(resume=row.resume)
     job = Job(x, 9)
     arrange(job, row.stand)
     row.cause(x, job)

@@ -76,7 +76,7 @@ def kill_and_reload(x, *jobs):
 
 def test_restart_in_the_middle_of_saves_and_loads(x):
     """All futures are cancelled, the plugin knows nothing more, and the same graph is computed anew, all of it."""
-    x.install()
+    x.install(resume="off")  # else what is stored would be loaded
     job = Job(x, 9, above="")
     job.hold_milestone()
     old = milestones(x, job)
@@ -117,7 +117,7 @@ def test_restart_while_nothing_goes_on(x):
 @pytest.mark.slow
 def test_restart_while_a_copy_is_read_a_second_time(x):
     """What the second reader would have said is of no interest any more, and the new life has copies of its own."""
-    x.install()
+    x.install(resume="off")
     job = Job(x, 9, above="")
     job.hold_milestone()
     loading(x, job)
@@ -189,7 +189,7 @@ def test_installing_while_workers_restart(x):
 @pytest.mark.parametrize("busy", ["durable", "saving", "loading"])
 def test_cancel_and_submit_again(x, busy):
     """A key that was cancelled is computed anew, whatever was known of it, and its new copy is used from then on."""
-    x.install()
+    x.install(resume="off")  # else it would be loaded
     job = Job(x, 9, above="")
     if busy == "saving":
         job = saving(x)
