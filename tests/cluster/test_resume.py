@@ -159,7 +159,7 @@ async def test_what_differs_is_computed(x: Cluster) -> None:
     assert calls() == EACH
     await compute(x, milestone(n=N + 1))
     assert calls() == dict.fromkeys(range(N + 1), 1)
-    assert len({path.parent for path in x.store.glob("commit/*/*.json")}) == 3
+    await until(lambda: len({path.parent for path in x.store.glob("commit/*/*.json")}) == 3, what="each is durable")
 
 
 @cluster_test()

@@ -274,7 +274,8 @@ class Cluster:
         if self.plugin._watch is not None:
             watch = self.watch
             assert not watch.detour.parked
-            assert not watch.ledger.entries
+            # What other runs know is saved to the end, also when nobody here wants it any more.
+            await until(lambda: not watch.ledger.entries, what="no save is under way")
             assert not watch.ledger._lives
             assert not watch.copies._reader
             assert not watch.book.counting
