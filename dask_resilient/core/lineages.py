@@ -5,14 +5,13 @@ Never data: of an argument its digest and, where it is a number, the number; of 
 
 from __future__ import annotations
 
-import json
-import zlib
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import astuple, dataclass, field
 from typing import Any
 
 from dask_resilient.core.fingerprints import Fact, Fingerprint, combine
+from dask_resilient.core.packing import pack, unpack
 from dask_resilient.errors import Damaged
 
 MOST_INPUTS = 500
@@ -77,7 +76,7 @@ def dump_lineage(fingerprint: Fingerprint) -> bytes:
         "facts": {name: list(astuple(fact)) for name, fact in sorted(facts.items())[:MOST_FACTS]},
         "reasons": list(fingerprint.reasons),
     }
-    return zlib.compress(json.dumps(body).encode())
+    return pack(body)
 
 
 def read_lineage(raw: bytes) -> StoredLineage:
@@ -88,14 +87,7 @@ def read_lineage(raw: bytes) -> StoredLineage:
     Damaged
         If it is something else.
     """
-    try:
-        unpacker = zlib.decompressobj()
-        text = unpacker.decompress(raw, MAX_UNPACKED)
-        if not unpacker.eof:
-            raise Damaged("the lineage of a milestone is cut off, or larger than any")
-        return StoredLineage.from_dict(json.loads(text))
-    except (ValueError, RecursionError, zlib.error) as e:
-        raise Damaged(f"the lineage of a milestone cannot be read: {e!r}") from e
+    return StoredLineage.from_dict(unpack(raw, MAX_UNPACKED, "the lineage of a milestone"))
 
 
 def _together(facts: Mapping[str, Fact]) -> dict[str, Fact]:

@@ -6,16 +6,15 @@ says which indices there are and how they make a collection again.
 
 from __future__ import annotations
 
-import json
 import math
 import re
-import zlib
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
 from dask_resilient.core.lineages import StoredLineage
 from dask_resilient.core.manifest import seal, unseal
+from dask_resilient.core.packing import pack, unpack
 from dask_resilient.errors import Damaged
 
 LOOP = "loop"
@@ -148,7 +147,7 @@ class Description:
 
 def dump_description(description: Description) -> bytes:
     """Give the compressed form that travels with each partition."""
-    return zlib.compress(json.dumps(description.to_dict()).encode())
+    return pack(description.to_dict())
 
 
 def read_description(raw: bytes) -> Description:
@@ -159,14 +158,7 @@ def read_description(raw: bytes) -> Description:
     Damaged
         If it is something else.
     """
-    try:
-        unpacker = zlib.decompressobj()
-        text = unpacker.decompress(raw, MAX_UNPACKED)
-        if not unpacker.eof:
-            raise Damaged("a milestone's description is cut off, or larger than any")
-        return Description.from_dict(json.loads(text))
-    except (ValueError, RecursionError, zlib.error) as e:
-        raise Damaged(f"a milestone's description cannot be read: {e!r}") from e
+    return Description.from_dict(unpack(raw, MAX_UNPACKED, "a milestone's description"))
 
 
 def _flag(value: object) -> bool:

@@ -7,6 +7,18 @@ from tornado.ioloop import PeriodicCallback
 from dask_resilient.core.garbage import RENEWAL
 from dask_resilient.scheduler.ledger import Ledger
 from dask_resilient.scheduler.queue import StoreQueue
+from dask_resilient.store import PosixStore
+
+
+def renew_now(store: PosixStore, run: str, ledger: Ledger) -> None:
+    """Write the lease of a run anew, from any thread: for what it has just begun to use, or uses no more.
+
+    Raises
+    ------
+    StoreError
+        If it could not be written.
+    """
+    store.renew(run, ledger.own | set(ledger.claimed), keep=set(ledger.kept), ended=False)
 
 
 class Lease:

@@ -48,6 +48,8 @@ class Ledger:
         """What other runs know too, by the name of the collection."""
         self.claimed: set[str] = set()
         """The milestones of all shelves; also used by other threads."""
+        self.own: frozenset[str] = frozenset()
+        """Those of this run only, as of the last time that somebody asked; also read by other threads."""
         self.kept: set[str] = set()
         """Those of them that were marked to be kept."""
         self._begun = 0
@@ -195,7 +197,9 @@ class Ledger:
     def milestones(self) -> set[str]:
         """Give the milestones that keys of this run may be loaded from."""
         own = {life.milestone for life in self._lives.values()}
-        return self.claimed | own | {beside(life.milestone) for life in self._lives.values() if life.late}
+        own |= {beside(life.milestone) for life in self._lives.values() if life.late}
+        self.own = frozenset(own)
+        return self.claimed | own
 
     # -- rows --------------------------------------------------------------------------------------------------------
 

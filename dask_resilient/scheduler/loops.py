@@ -19,6 +19,7 @@ from dask_resilient.core.milestones import LOOP, Milestone, read_description
 from dask_resilient.core.outcome import SaveState
 from dask_resilient.core.shelf import Shelf
 from dask_resilient.errors import ResilienceError, StoreError
+from dask_resilient.scheduler.lease import renew_now
 from dask_resilient.scheduler.resume import LIST_SECONDS
 from dask_resilient.store import PosixStore
 from dask_resilient.store.archive import Archive
@@ -68,7 +69,7 @@ class Loops:
 
     def _look(self, store: PosixStore, made: Milestone, lineage: StoredLineage) -> tuple[Shelf, list[str]]:
         ledger, archive = self._watch.ledger, Archive(store.url, store.token, store.calls)
-        store.renew(self._watch.run, set(ledger.claimed), keep=set(ledger.kept), ended=False)
+        renew_now(store, self._watch.run, ledger)
         before = None if archive.listing(made.milestone).receipts else self._before(archive, made)
         listing = archive.listing(made.milestone)
         store.declare(made)
@@ -140,8 +141,7 @@ class Loops:
         return {}
 
     def _take(self, store: PosixStore, milestone: str, names: list[str], parts: list[str]) -> None:
-        ledger = self._watch.ledger
-        store.renew(self._watch.run, set(ledger.claimed), keep=set(ledger.kept), ended=False)
+        renew_now(store, self._watch.run, self._watch.ledger)
         collector = Collector(Archive(store.url, store.token, store.calls), delete=True, idle=0.0)
         deque(collector.remove_partitions(milestone, names), maxlen=0)
         for part in parts:

@@ -22,6 +22,7 @@ from dask_resilient.core.milestones import Description, Milestone, read_descript
 from dask_resilient.core.shelf import Shelf
 from dask_resilient.errors import Damaged, ResilienceError
 from dask_resilient.internals.materialize import listen, unlisten
+from dask_resilient.scheduler.lease import renew_now
 from dask_resilient.store import PosixStore
 from dask_resilient.store.archive import Archive
 from dask_resilient.store.guarded import within
@@ -34,6 +35,9 @@ logger = logging.getLogger("dask_resilient")
 
 LIST_SECONDS = 10.0
 """Longest that a graph waits until it is known what is stored: 25 times what 100,000 receipts take locally."""
+
+ROWS = 10_000
+"""Collections whose rows are kept at most, the newest."""
 
 AGAIN = 60.0
 """Seconds for which no other graph waits, after one has waited for nothing."""
@@ -113,7 +117,8 @@ class Resume:
             tickets.setdefault(collection, node.ticket)
             if lineage := node.ticket.pop("lineage", None):  # no worker needs it
                 lineages[collection] = lineage
-        new = {name: ticket for name, ticket in tickets.items() if not self._watch.ledger.is_bound(name)}
+        known = {name for name, row in self.rows.copy().items() if not row.milestone}  # nothing will come of it later
+        new = {n: t for n, t in tickets.items() if n not in known and not self._watch.ledger.is_bound(n)}
         return [met for name, ticket in new.items() if (met := self._one(name, ticket, lineages.get(name)))]
 
     def _one(self, collection: str, ticket: Mapping[str, Any], lineage: bytes | None) -> _Met | None:
@@ -136,7 +141,7 @@ class Resume:
         ledger.claimed.update(each.milestone for each in met)
         ledger.kept.update(each.milestone for each in met if each.keep)
         with _advisory("the lease of this run"):  # without it a collector may take away what is found: it is recomputed
-            store.renew(self._watch.run, set(ledger.claimed), keep=set(ledger.kept), ended=False)
+            renew_now(store, self._watch.run, ledger)
         archive = Archive(store.url, store.token, store.calls)
         found = {}
         for each in met:
@@ -160,8 +165,9 @@ class Resume:
                 watch.ledger.bind(each.collection, shelf)
             if each.quiet:
                 continue
-            row = _row(each, shelf)
-            self.rows[each.collection] = row
+            row = self.rows[each.collection] = _row(each, shelf)
+            while len(self.rows) > ROWS:
+                del self.rows[next(iter(self.rows))]
             if shelf is not None and shelf.found:
                 text = f"dask-resilient: {explain(row)}"
                 if each.lineage is not None and each.identity == "fingerprint":
