@@ -185,8 +185,9 @@ class Following:
                 self.put(name, Fact("value", combine([own, "" if known else found]), own))
         else:
             found = self._digest(thing)
-            if not (isinstance(thing, str) and self._facts.get(thing)):  # a file says itself what it is
-                self.put(name, Fact("value", found, repr(thing) if type(thing) in SHOWN else ""))
+            if isinstance(thing, str) and thing in self._facts:
+                found = combine(["path", thing])  # which file it is; what is in it the file itself says
+            self.put(name, Fact("value", found, repr(thing) if type(thing) in SHOWN else ""))
 
     def imported(self, what: Import, package: str | None) -> None:
         """Take in what code of a package imports when it runs: all of it, and what that imports in turn."""

@@ -265,3 +265,31 @@ def test_an_edit_of_a_module_that_is_imported_when_the_function_runs(tmp_path, f
         )
         seen.append(done.stdout.split()[0])
     assert seen[0] != seen[1] or seen[0] == "none"
+
+
+SWAPPED = """
+import dask
+from dask_resilient.graph.fingerprint import fingerprint
+
+ONE, TWO = {names}
+
+def f(x):
+    return open(ONE).read() + 2 * open(TWO).read()
+
+print(fingerprint(dask.delayed(f, pure=True)(1)).digest)
+"""
+
+
+def test_two_files_that_change_places_are_seen(tmp_path):
+    """The same files, each under the other's constant."""
+    root = str(Path(__file__).parents[2])
+    seen = []
+    for name in ("a.txt", "b.txt"):
+        (tmp_path / name).write_text(name)
+    for names in ('"a.txt", "b.txt"', '"b.txt", "a.txt"'):
+        (tmp_path / "main.py").write_text(SWAPPED.format(names=names))
+        command = [sys.executable, "-B", str(tmp_path / "main.py")]
+        env = {**os.environ, "PYTHONPATH": root}
+        done = subprocess.run(command, env=env, cwd=tmp_path, capture_output=True, text=True, timeout=60, check=True)
+        seen.append(done.stdout)
+    assert seen[0] != seen[1]
