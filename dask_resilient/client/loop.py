@@ -13,7 +13,7 @@ from __future__ import annotations
 import logging
 import sys
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from time import perf_counter
 from types import CodeType, FrameType
 from typing import Any, Literal
@@ -120,6 +120,13 @@ class Loop:
     def __repr__(self) -> str:
         """Say which loop it is."""
         return f"<dask_resilient.Loop {self.name!r} of {self.steps} steps>"
+
+    def __iter__(self) -> Iterator[Any]:
+        """Refuse: the fields of the first state are missing."""
+        raise TypeError(
+            f"loop {self.name!r} is iterated by calling it with the fields of its first state: "
+            "for step, state in loop(x=..., rng=...)"
+        )
 
     def __call__(self, /, **fields: Any) -> Steps:
         """Give an iterator of steps and states.

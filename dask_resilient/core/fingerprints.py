@@ -101,16 +101,22 @@ def combine(parts: Iterable[str]) -> str:
 def changes(before: Facts, after: Facts) -> list[str]:
     """Say in a sentence each what is different; empty if nothing is.
 
-    What changed comes before what is new and what is gone: those often follow from it.
+    What changed comes before what is new and what is gone: those often follow from it. So do the arguments that
+    libraries hand to their own functions, which are told of if nothing else is.
     """
     if before.digest == after.digest:
         return []
     names = sorted(before.facts.keys() | after.facts.keys())
     pairs = [(name, before.facts.get(name), after.facts.get(name)) for name in names]
-    said = [_changed(name, old, new) for name, old, new in pairs if old and new and old.digest != new.digest]
+    libraries = {name for name, fact in after.facts.items() if fact.kind == "package"}
+    changed = [(name, old, new) for name, old, new in pairs if old and new and old.digest != new.digest]
+    theirs = [each for each in changed if each[2].kind == "argument" and each[0].partition(".")[0] in libraries]
+    said = [_changed(*each) for each in changed if each not in theirs]
     said += [f"{_named(name, new)} is new" for name, old, new in pairs if new and not old]
     said += [f"{_named(name, old)} takes no part any more" for name, old, new in pairs if old and not new]
-    return said or ["the order in which the functions are applied changed"]
+    if said:
+        return said
+    return [_changed(*each) for each in theirs] or ["which functions are applied, in what order or to what, changed"]
 
 
 def _named(name: str, fact: Fact) -> str:
@@ -120,7 +126,7 @@ def _named(name: str, fact: Fact) -> str:
 def _changed(name: str, old: Fact, new: Fact) -> str:
     if new.kind in ("package", "python"):
         return f"{name} {old.shown} is now {new.shown}"
-    if new.kind in ("value", "argument", "field") and old.shown and new.shown:
+    if new.kind in ("value", "argument", "field") and old.shown and new.shown and old.shown != new.shown:
         return f"{_named(name, new)} changed from {old.shown} to {new.shown}"
     where = f" ({new.shown})" if new.shown and new.kind in ("function", "input", "body") else ""
     return f"{_named(name, new)} changed{where}"

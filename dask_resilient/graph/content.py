@@ -22,8 +22,9 @@ import numpy as np
 from dask.base import is_dask_collection
 
 from dask_resilient.core.fingerprints import Fact, combine
+from dask_resilient.graph.arguments import Arguments
 from dask_resilient.graph.code import describe_code, is_importable, qualified
-from dask_resilient.graph.following import SHOWN, Following
+from dask_resilient.graph.following import Following
 from dask_resilient.graph.inputs import input_of
 from dask_resilient.graph.known import known
 from dask_resilient.graph.luck import UNSEEDED
@@ -76,12 +77,13 @@ class Digester:
         self._data = 0
         """How many times over what is digested now is data."""
         self.reasons: dict[str, None] = {}
-        self._memo: dict[tuple[int, bool], tuple[Any, str]] = {}
-        """By address, and whether it was digested as data."""
+        self._memo: dict[tuple[int, bool], tuple[Any, str, bool]] = {}
+        """By address, and whether it was digested as data; with whether it holds a file."""
         self._texts: dict[str, str] = {}
         self._inputs: set[str] = set()
-        self._arguments: dict[tuple[str, str], list[Any]] = {}
-        """By function and argument: the sum of the digests, and what is shown if that is always the same."""
+        self._holds_input = False
+        """Whether a file was met in what is digested now."""
+        self._arguments = Arguments()
         self._open: dict[int, int] = {}
         self._met_cycle = False
         self._arms: tuple[tuple[Any, Callable[[Any], str]], ...] = (
@@ -109,23 +111,21 @@ class Digester:
             (np.random.SeedSequence, self._seed),
         )
 
-    def argument(self, function: str, name: str, digest: str, value: Any) -> None:
-        """Take in an argument of a call: all calls of a function count together, in any order."""
-        if isinstance(value, str | PurePath) and str(value) in self._inputs:
-            return  # the file says what it is
-        shown = repr(value) if type(value) in SHOWN else ""
-        known = self._arguments.setdefault((function, name), [0, shown])
-        known[0] = (known[0] + int(digest, 16)) % 2**128
-        if known[1] != shown:
-            known[1] = ""
+    def argument(self, function: str, name: str, value: Any, digest: Callable[[], str]) -> str:
+        """Give the digest of an argument of a call, and take it in: all calls of a function count together.
+
+        Not where it holds a file: that says itself what it is.
+        """
+        outer, self._holds_input = self._holds_input, False
+        found = digest()
+        if not self._holds_input:
+            self._arguments.add(function, name, found, value)
+        self._holds_input = outer or self._holds_input
+        return found
 
     def facts(self) -> dict[str, Fact]:
         """Give the facts by name, those of arguments too."""
-        arguments = {
-            f"{function}({name})": Fact("argument", f"{total:032x}", shown)
-            for (function, name), (total, shown) in self._arguments.items()
-        }
-        return arguments | self._code.facts()
+        return self._arguments.facts() | self._code.facts()
 
     def opaque(self, reason: str) -> str:
         """Take in that something cannot be pinned down."""
@@ -172,17 +172,22 @@ class Digester:
         if kind in _PLAIN:
             return _plain(value)
         if kind is str:
+            self._holds_input |= value in self._inputs
             return self._texts.get(value) or self._texts.setdefault(value, self._text(value))
         if not self._data and not self._takes_part("", value):
             return combine(["no part"])
         known = self._memo.get((id(value), self._data > 0))
-        return self._compound(value) if known is None else known[1]
+        if known is None:
+            return self._compound(value)
+        self._holds_input |= known[2]
+        return known[1]
 
     def _compound(self, value: Any) -> str:
         if id(value) in self._open:
             self._met_cycle = True
             return combine(["again", str(len(self._open) - self._open[id(value)])])
         outer, self._met_cycle = self._met_cycle, False
+        held, self._holds_input = self._holds_input, False
         self._open[id(value)] = len(self._open)
         try:
             found = self._dispatch(value)
@@ -192,7 +197,8 @@ class Digester:
             del self._open[id(value)]
         # What stands inside a cycle has another digest from elsewhere in it.
         if not self._met_cycle or not self._open:
-            self._memo[id(value), self._data > 0] = (value, found)
+            self._memo[id(value), self._data > 0] = (value, found, self._holds_input)
+        self._holds_input |= held
         self._met_cycle = outer or (self._met_cycle and bool(self._open))
         if not self._open:
             self._code.follow()
@@ -216,6 +222,7 @@ class Digester:
         if not found.digest:
             return self.opaque(f"{text!r} has {found.shown}: say what it is by version=")
         self._inputs.add(text)
+        self._holds_input = True
         self._code.put(text, found)
         return combine(["input", found.digest])
 

@@ -164,14 +164,15 @@ class _Tasks:
         if task.has_subgraph():
             return self._fused(*task.args)
         args = {str(i): arg for i, arg in enumerate(task.args)} | dict(sorted(task.kwargs.items()))
-        digests = {name: self._value(arg) for name, arg in args.items()}
         function = qualified(task.func.func if isinstance(task.func, partial) else task.func)
-        for name, arg in args.items():
-            value = arg.value if isinstance(arg, DataNode) else arg
-            if not isinstance(value, GraphNode | TaskRef):
-                self._digester.argument(function, name, digests[name], value)
-        parts = (each for pair in digests.items() for each in pair)
+        parts = (each for name, arg in args.items() for each in (name, self._argument(function, name, arg)))
         return combine(["task", self._digester.digest(task.func), *parts])
+
+    def _argument(self, function: str, name: str, arg: Any) -> str:
+        value = arg.value if isinstance(arg, DataNode) else arg
+        if isinstance(value, GraphNode | TaskRef):
+            return self._value(arg)
+        return self._digester.argument(function, name, value, lambda: self._value(arg))
 
     def _fused(self, graph: Mapping[Any, GraphNode], key: Any, inputs: Iterable[Any], *args: Any) -> str:
         """Give the digest of tasks that were fused into one, as if they were not."""
@@ -191,9 +192,10 @@ class _Expressions:
         """Give the digest of an expression."""
         found = self._known.get(expr._name)
         if found is None:
-            names = list(expr._parameters) + [""] * (len(expr.operands) - len(expr._parameters))
+            count = len(expr.operands) - len(expr._parameters)
+            names = [*expr._parameters, *(f"#{i + 1}" for i in range(count))]  # what the function of a map gets as well
             parts = [
-                f"{name}={self._digester.options(operand) if name == OPTIONS else self._operand(operand)}"
+                f"{name}={self._argument(expr, name, operand)}"
                 for name, operand in zip(names, expr.operands, strict=False)
                 if name not in _NO_PART
             ]
@@ -202,6 +204,18 @@ class _Expressions:
                 self._digester.opaque(reason)
             found = self._known[expr._name] = combine(["expression", qualified(type(expr)), *parts])
         return found
+
+    def _argument(self, expr: Any, name: str, operand: Any) -> str:
+        if name == OPTIONS:
+            return self._digester.options(operand)
+        if _is_expression(operand):
+            return self.digest(operand)
+        function = expr.operand("func") if "func" in expr._parameters else None
+        if name == "kwargs" and function is not None and type(operand) is dict:
+            for key, value in operand.items():
+                self._digester.argument(qualified(function), str(key), value, partial(self._operand, value))
+        of = qualified(function if name.startswith("#") and function is not None else type(expr))
+        return self._digester.argument(of, name.lstrip("#"), operand, lambda: self._operand(operand))
 
     def _operand(self, operand: Any) -> str:
         if _is_expression(operand):

@@ -70,7 +70,7 @@ async def _explain(watch: Watch, queue: StoreQueue, name: object) -> Any:
     if rows:
         return rows
     if not watch.resume.on:
-        return {REFUSED: f"nothing is known of {one_line(str(name))!r}: resilience.resume is off, or recovery is"}
+        return {REFUSED: f"nothing is known of {one_line(str(name))!r}: {watch.resume.off}"}
     known = sorted({row.name for row in watch.resume.rows.values()})
     names = ", ".join(map(repr, known[:SHOWN_NAMES])) or "none yet"
     return {REFUSED: f"this run has computed no milestone named {one_line(str(name))!r}; it has {names}"}

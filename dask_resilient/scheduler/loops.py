@@ -58,8 +58,7 @@ class Loops:
         """
         watch, store = self._watch, self._watch.queue.store
         if store is None or not watch.resume.on:
-            reason = watch.queue.reason or "resilience.resume is off, or recovery is"
-            raise ResilienceError(reason)
+            raise ResilienceError(watch.queue.reason or watch.resume.off)
         described, made_of = read_description(description), read_lineage(lineage)
         made = Milestone(milestone, watch.run, time(), described, made_of)
         watch.ledger.claimed.add(milestone)

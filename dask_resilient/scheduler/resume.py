@@ -73,10 +73,13 @@ class Resume:
         self.rows: dict[str, Resumption] = {}
         """What was found, by collection."""
         self.on = False
+        self.off = "recovery is off: resilience.recover.enabled is false, or this Dask is not supported"
+        """Why nothing of other runs is reused."""
 
     def start(self) -> None:
         """Listen to graphs."""
         if self._mode == "off":
+            self.off = "resilience.resume is off"
             return
         self.on = listen(self._watch.scheduler, self.hear)
         if not self.on:
@@ -169,16 +172,23 @@ class Resume:
             while len(self.rows) > ROWS:
                 del self.rows[next(iter(self.rows))]
             if shelf is not None and shelf.found:
-                text = f"dask-resilient: {explain(row)}"
+                text = explain(row)
                 if each.lineage is not None and each.identity == "fingerprint":
                     text += f"\n  it relies on {relies_on(each.lineage)}; what else it reads is not seen"
-                watch.scheduler.log_event("print", {"args": (text,), "file": 2})
+                self._print(text)
             watch.event("resume", **row.to_dict())
             if (store := watch.queue.store) is not None:
                 watch.queue.submit(partial(self._note, store, each, row), self._noted)
 
     def _noted(self, noted: tuple[str, Resumption]) -> None:
-        self.rows[noted[0]] = noted[1]
+        collection, row = noted
+        self.rows[collection] = row
+        if row.before and not row.found:  # else somebody who has changed something by accident would not know
+            self._print(explain(row))
+
+    def _print(self, text: str) -> None:
+        """Print a text in the processes of all clients."""
+        self._watch.scheduler.log_event("print", {"args": (f"dask-resilient: {text}",), "file": 2})
 
     # -- in the thread of the store ------------------------------------------------------------------------------------
 

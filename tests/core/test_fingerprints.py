@@ -37,7 +37,7 @@ def test_arguments_are_told_of_and_counted_in_the_structure():
 
 
 def test_a_change_without_a_fact_is_one_of_order():
-    assert changes(made("s"), made("t")) == ["the order in which the functions are applied changed"]
+    assert changes(made("s"), made("t")) == ["which functions are applied, in what order or to what, changed"]
 
 
 def test_what_changed_comes_before_what_is_new():
