@@ -34,6 +34,12 @@ __all__ = ["Loop", "Steps", "loop"]
 logger = logging.getLogger("dask_resilient")
 
 
+UNPROTECTED = (
+    "runs unprotected: no plugin was installed from here with a client that is not asynchronous; "
+    "call dask_resilient.install(client) first"
+)
+
+
 def find_snapshots() -> Snapshots | None:
     """Give where the snapshots of this process go, None if nowhere."""
     handle = newest_handle()
@@ -199,7 +205,7 @@ class Steps:
         enabled = config.read().enabled
         found = find_snapshots() if enabled else None
         if found is None:
-            return ["runs unprotected: no dask-resilient plugin is installed"] if enabled else []
+            return [UNPROTECTED] if enabled else []
         head = self._for[1] if self._for == (frame.f_code, frame.f_lasti) else None
         lineage = _attempt(lambda: fingerprint_loop(frame, head, vars(self._state)))
         if not isinstance(lineage, Fingerprint):

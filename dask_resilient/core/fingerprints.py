@@ -110,13 +110,18 @@ def changes(before: Facts, after: Facts) -> list[str]:
     pairs = [(name, before.facts.get(name), after.facts.get(name)) for name in names]
     libraries = {name for name, fact in after.facts.items() if fact.kind == "package"}
     changed = [(name, old, new) for name, old, new in pairs if old and new and old.digest != new.digest]
-    theirs = [each for each in changed if each[2].kind == "argument" and each[0].partition(".")[0] in libraries]
+    theirs = [each for each in changed if each[2].kind == "argument" and _follows(*each, libraries)]
     said = [_changed(*each) for each in changed if each not in theirs]
     said += [f"{_named(name, new)} is new" for name, old, new in pairs if new and not old]
     said += [f"{_named(name, old)} takes no part any more" for name, old, new in pairs if old and not new]
     if said:
         return said
     return [_changed(*each) for each in theirs] or ["which functions are applied, in what order or to what, changed"]
+
+
+def _follows(name: str, old: Fact, new: Fact, libraries: set[str]) -> bool:
+    """Say whether a change of an argument follows from another: a library hands it on, or it only has more calls."""
+    return name.partition(".")[0] in libraries or (bool(new.shown) and old.shown == new.shown)
 
 
 def _named(name: str, fact: Fact) -> str:

@@ -24,6 +24,8 @@ class Shelf:
     """Highest generation that has a tombstone, by index."""
     sizes: dict[str, int] = field(default_factory=dict)
     """Bytes of the partitions that this run has saved or loaded, by index; of others nobody has read the receipt."""
+    counted: bool = True
+    """Whether reports count it: a loop tells of its snapshots itself."""
     found: int = 0
     """Partitions that were stored when the run met it."""
 
@@ -50,8 +52,12 @@ class Shelf:
         self.valid[index] = generation
         self.sizes[index] = nbytes
 
-    def take(self, index: str, generation: int) -> None:
-        """Take in that a receipt was revoked."""
+    def drop(self, index: str) -> None:
+        """Take in that a partition is taken away."""
         self.valid.pop(index, None)
         self.sizes.pop(index, None)
+
+    def take(self, index: str, generation: int) -> None:
+        """Take in that a receipt was revoked."""
+        self.drop(index)
         self.revoked[index] = max(generation, self.revoked.get(index, -1))

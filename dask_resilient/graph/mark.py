@@ -34,8 +34,9 @@ def checkpoint(x: T, name: str, *, version: str | int | None = None, keep: bool 
     warning.
 
     What stands below a milestone is optimised by itself and what stands above by itself: projections and filters do not
-    pass it: all of what was marked is computed and stored. Select columns and rows first, and hold the result (persist
-    it): a stored copy is used as long as the scheduler knows its key.
+    pass it: all of what was marked is computed and stored. Select columns and rows first. What is stored is loaded
+    instead of being computed again, by this run and by others; a milestone that is for this run only as long as the
+    scheduler knows its key, so hold that (persist it).
 
     Not to be confused with ``dask.graph_manipulation.checkpoint``, which is a barrier and stores nothing.
 

@@ -19,7 +19,7 @@ from dask.task_spec import Task
 from dask.typing import Key
 
 from dask_resilient import config
-from dask_resilient.core.milestones import Description, Milestone
+from dask_resilient.core.milestones import LOOP, Description, Milestone
 from dask_resilient.errors import Damaged, NotStored, ResilienceError, ResilienceWarning
 from dask_resilient.graph.describe import restore_value
 from dask_resilient.graph.milestone import prefix
@@ -152,6 +152,11 @@ def collection_of(archive: Archive, found: Milestone) -> Any:
 
 def _collection(archive: Archive, found: Milestone) -> Any:
     described = found.description
+    if described.kind == LOOP:
+        raise NotStored(
+            f"{described.name!r} is a loop, whose snapshots are no collection; run the script again: its last state is "
+            "in loop.state"
+        )
     make = _MAKE.get(described.kind)
     if make is None or not described.npartitions:
         raise NotStored(

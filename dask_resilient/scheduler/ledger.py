@@ -60,7 +60,8 @@ class Ledger:
         """Take in that the keys of a collection are the partitions of a milestone that other runs know."""
         if collection not in self._lives:
             self._shelves.setdefault(collection, shelf)
-            self.totals.setdefault(shelf.name, shelf.npartitions)
+            if shelf.counted:
+                self.totals.setdefault(shelf.name, shelf.npartitions)
 
     def shelf(self, milestone: str) -> Shelf | None:
         """Give the shelf of a milestone."""
@@ -101,7 +102,7 @@ class Ledger:
         entry = self.entries.get(task.key)
         if entry is None or entry.task is not task:
             entry = self._new(task, name, npartitions)
-        if entry.name not in self.totals:
+        if entry.name not in self.totals and (entry.shelf is None or entry.shelf.counted):
             entry.name, entry.npartitions = name, npartitions  # it may have been saved late, of a worker without store
             self.totals[name] = npartitions
         return entry
@@ -220,7 +221,7 @@ class Ledger:
             counts[entry.name]["late" if entry.late and entry.place else str(entry.state)] += 1
             counts[entry.name]["nbytes"] += entry.nbytes if entry.place and (entry.late or not entry.shelf) else 0
         known = Counter(e.milestone for e in self.entries.values() if e.state is SaveState.DURABLE and not e.late)
-        for shelf in self.shelves():
+        for shelf in (shelf for shelf in self.shelves() if shelf.counted):
             counts[shelf.name]["durable"] += max(len(shelf.valid) - known[shelf.milestone], 0)
             counts[shelf.name]["nbytes"] += sum(shelf.sizes.values())
             counts[shelf.name]["unread"] += len(shelf.valid) - len(shelf.sizes)

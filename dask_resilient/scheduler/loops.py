@@ -74,6 +74,7 @@ class Loops:
         store.declare(made)
         valid = {index: g for index, g in listing.valid().items() if made.description.has(index)}
         shelf = Shelf.of(made.milestone, made.description.name, 1, valid, listing.tombstones)
+        shelf.counted = False
         if before is None or before.lineage is None:
             return shelf, []
         said = changes(before.lineage, lineage)
@@ -132,7 +133,7 @@ class Loops:
         names = list(snapshots)
         if (shelf := watch.ledger.shelf(milestone)) is not None:
             for index in names:
-                shelf.valid.pop(index, None)
+                shelf.drop(index)
         parts = await watch.queue.ask(lambda: _parts(store, milestone, names))
         for part in parts:
             watch.ledger.unbind(part)

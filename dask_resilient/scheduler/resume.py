@@ -22,6 +22,7 @@ from dask_resilient.core.milestones import Description, Milestone, read_descript
 from dask_resilient.core.shelf import Shelf
 from dask_resilient.errors import Damaged, ResilienceError
 from dask_resilient.internals.materialize import listen, unlisten
+from dask_resilient.internals.nodes import unwrapped
 from dask_resilient.scheduler.lease import renew_now
 from dask_resilient.store import PosixStore
 from dask_resilient.store.archive import Archive
@@ -113,7 +114,8 @@ class Resume:
     def _meet(self, graph: Mapping[Any, Any]) -> list[_Met]:
         tickets: dict[str, Mapping[str, Any]] = {}
         lineages: dict[str, bytes] = {}
-        for key, node in graph.items():
+        for key, found in graph.items():
+            node = unwrapped(found)
             if type(node) is not SaveTask:
                 continue
             collection, _ = split_key(key)
@@ -151,7 +153,9 @@ class Resume:
             m, described = each.milestone, each.described
             listing = archive.listing(m)
             valid = {index: g for index, g in listing.valid().items() if described.has(index)}
-            found[each.collection] = Shelf.of(m, described.name, described.npartitions, valid, listing.tombstones)
+            shelf = Shelf.of(m, described.name, described.npartitions, valid, listing.tombstones)
+            shelf.counted = not each.quiet
+            found[each.collection] = shelf
             with _advisory(f"milestone {described.name!r}"):
                 store.declare(Milestone(m, self._watch.run, time(), described, each.lineage))
         return found
@@ -197,8 +201,7 @@ class Resume:
         if met.milestone and met.lineage is not None:
             before = self._before(Archive(store.url, store.token, store.calls), met, row)
             if before is not None:
-                said = changes(before.lineage, met.lineage) if before.lineage is not None else ["it has no lineage"]
-                row = replace(row, before=before.milestone, changes=tuple(said))
+                row = replace(row, before=before.milestone, changes=tuple(_changes(before, met)))
         with contextlib.suppress(FileExistsError, OSError):
             body = {"time": time(), **row.to_dict()}
             store.journal(self._watch.run, f"{RESUME}{digest(met.collection)[:32]}", body)
@@ -212,6 +215,18 @@ class Resume:
             return None
         same = archive.milestone(met.milestone)
         return same if same.run != self._watch.run and same.lineage is not None else None
+
+
+def _changes(before: Milestone, met: _Met) -> list[str]:
+    """Say what is different: first what the user has said, then how it is cut, then what it is made of."""
+    old, new = before.description, met.described
+    if old.version != new.version:
+        return [f"version {old.version!r} is now {new.version!r}"]
+    cut = (old.npartitions, old.numblocks, old.chunks) != (new.npartitions, new.numblocks, new.chunks)
+    said = ["the number or sizes of its partitions changed"] if cut else []
+    if before.lineage is None or met.lineage is None:
+        return said or ["it has no lineage"]
+    return said + changes(before.lineage, met.lineage)
 
 
 @contextlib.contextmanager

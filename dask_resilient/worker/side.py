@@ -21,6 +21,7 @@ from dask_resilient.core.manifest import Place, digest
 from dask_resilient.core.messages import sendable
 from dask_resilient.core.outcome import Declined
 from dask_resilient.errors import StoreError
+from dask_resilient.internals.nodes import is_renamed
 from dask_resilient.internals.unlink import Unlink
 from dask_resilient.protocols import PartitionStore
 from dask_resilient.store import open_store
@@ -245,7 +246,7 @@ class Side:
             return f"this worker is unprotected: {self.reason}"
         if self.saver.off is not None:
             return self.saver.off
-        if key != ticket["key"]:
+        if key != ticket["key"] and not is_renamed(key, ticket["key"]):
             return f"its task was merged into {key!r}"
         staged = partitions.stage(value)
         if isinstance(staged, Declined):

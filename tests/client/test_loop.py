@@ -391,7 +391,7 @@ def test_without_a_plugin_it_runs_unprotected_and_says_so_once():
     def run():
         return [step for step, _ in loop("l", 3)(x=0)]
 
-    assert told(run) == ([0, 1, 2], ["loop 'l' runs unprotected: no dask-resilient plugin is installed"])
+    assert told(run) == ([0, 1, 2], [f"loop 'l' {module.UNPROTECTED}"])
 
 
 def test_where_it_is_switched_off_it_is_silent(memory):

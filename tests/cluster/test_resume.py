@@ -15,6 +15,7 @@ from pathlib import Path
 from time import monotonic, time
 from typing import Any
 
+import dask
 import dask.array as da
 import numpy as np
 import pytest
@@ -489,3 +490,14 @@ async def test_two_schedulers_know_their_own_milestones_only(x: Cluster) -> None
         assert not list(y.store.glob("milestones/*.json"))
     finally:
         await leave(y)
+
+
+@cluster_test()
+async def test_a_milestone_that_is_an_argument_of_a_delayed_call(x: Cluster) -> None:
+    """Dask renames its tasks then: it is saved and known all the same."""
+    total = dask.delayed(np.sum, pure=True)(milestone())
+    for expected in (EACH, {}):
+        assert await asyncio.wait_for(x.client.compute(total), 20) == 8 * sum(range(N))
+        assert calls() == expected
+        await until(lambda: len(receipts(x)) == N, what="all are durable")
+        await forgotten(x)

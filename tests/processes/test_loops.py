@@ -125,5 +125,5 @@ def test_the_store_is_sound_behind_it(tmp_path):
     listed = CliRunner().invoke(resilience, ["ls", store]).stdout
     assert "kmeans" in listed
     assert "loop" in listed
-    with pytest.raises(dr.NotStored, match="cannot put together"):
+    with pytest.raises(dr.NotStored, match="'kmeans' is a loop"):
         dr.open(store, "kmeans")
