@@ -10,6 +10,8 @@ from collections.abc import Callable, Mapping
 from types import ModuleType
 from typing import Any
 
+import numpy as np
+
 SAMPLED = "cuts its partitions by a random sample"
 
 _EXPRESSIONS: Mapping[str, tuple[Callable[[Any], bool], str]] = {
@@ -65,6 +67,8 @@ def in_function(function: Any) -> str | None:
     owner = getattr(function, "__self__", None)
     if isinstance(owner, random.Random) and owner is getattr(random, "_inst", None):
         return f"random.{function.__name__}() draws from a generator without a seed: make one, as random.Random(7)"
+    if owner is not None and owner is getattr(np.random.mtrand, "_rand", None):
+        return UNSEEDED  # also where it was seeded here: the workers have generators of their own
     if getattr(function, "__module__", None) in _LIBRARY:
         return f"{function.__module__}.{getattr(function, '__name__', '?')}() draws without a seed"
     return None

@@ -80,6 +80,15 @@ def test_what_draws_without_a_seed_says_so(make, reason):
     assert re.search(reason, "; ".join(found.reasons))
 
 
+def test_a_seed_for_the_generator_of_this_process_is_none_for_the_workers():
+    before = np.random.get_state()
+    np.random.seed(7)
+    try:
+        assert not fingerprint(mapped(by_numpy)()).pinned
+    finally:
+        np.random.set_state(before)
+
+
 @pytest.mark.parametrize("make", NOT.values(), ids=NOT)
 def test_what_has_a_seed_is_pinned(make):
     assert fingerprint(make()).pinned
