@@ -27,7 +27,7 @@ from dask_resilient.graph.code import describe_code, is_importable, qualified
 from dask_resilient.graph.following import Following
 from dask_resilient.graph.inputs import input_of
 from dask_resilient.graph.known import known
-from dask_resilient.graph.luck import UNSEEDED
+from dask_resilient.graph.luck import UNSEEDED, in_function
 from dask_resilient.graph.modules import Import
 
 ENTROPY_BITS = 96
@@ -97,10 +97,7 @@ class Digester:
             (LOCKS, lambda lock: combine(["lock", type(lock).__name__])),
             (FunctionType, self._code.function),
             (BuiltinFunctionType, self._code.builtin),
-            (
-                MethodType,
-                lambda method: combine(["method", self.digest(method.__func__), self.digest(method.__self__)]),
-            ),
+            (MethodType, self._method),
             (partial, lambda p: combine(["partial", *map(self.digest, (p.func, p.args, p.keywords))])),
             (CodeType, lambda code: combine(describe_code(code, self.digest))),
             (ModuleType, self._code.module),
@@ -240,6 +237,11 @@ class Digester:
         nested = [each for each in (options, options.get("client_kwargs")) if isinstance(each, Mapping)]
         said = [self.digest(each[name]) for each in nested for name in ENDPOINTS if name in each]
         return combine(["options", *said])
+
+    def _method(self, method: MethodType) -> str:
+        if reason := in_function(method):
+            return self.opaque(reason)
+        return combine(["method", self.digest(method.__func__), self.digest(method.__self__)])
 
     def _array(self, array: np.ndarray[Any, Any]) -> str:
         if array.dtype.hasobject:
