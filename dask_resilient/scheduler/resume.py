@@ -225,7 +225,7 @@ def _changes(before: Milestone, met: _Met) -> list[str]:
     cut = (old.npartitions, old.numblocks, old.chunks) != (new.npartitions, new.numblocks, new.chunks)
     said = ["the number or sizes of its partitions changed"] if cut else []
     if before.lineage is None or met.lineage is None:
-        return said or ["it has no lineage"]
+        return said or ["what is stored under this name does not say what it was made of"]
     return said + changes(before.lineage, met.lineage)
 
 
