@@ -148,7 +148,7 @@ class Run:
                 return future.done() and key in tasks and tasks[key].state in DONE
 
             if not await soon(there, max(0.1, deadline - monotonic())):
-                self.judge.problem("HANG", f"{key}: {self._story()}"[:1500])
+                self.judge.problem("HANG", f"{key}: {self._story()}"[:3000])
                 return
             await self._result(key, future)
 
@@ -204,7 +204,10 @@ class Run:
             if ts.state in active
         }
         on = {w.address: {k: t.state for k, t in w.state.tasks.items() if t.state != "memory"} for w in self.live()}
-        return f"{tasks} parked={[ts.key for ts in self.parked_tasks()]} workers={on}"
+        # What does not arrive is under way from somebody, who may be gone or closing.
+        flight = {w.address: {k: t.coming_from for k, t in w.state.tasks.items() if t.coming_from} for w in self.live()}
+        at = {w.address: (w.status.name, w.address in self.gone) for w in self.x.workers}
+        return f"{tasks} parked={[ts.key for ts in self.parked_tasks()]} workers={on} {flight=} {at=}"
 
     async def _leftovers(self) -> None:
         """Release everything, take the plugin out, and find nothing left."""

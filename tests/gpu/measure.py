@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import logging
+import math
 import os
 import signal
 import sys
@@ -55,12 +56,13 @@ def tell(what: str, figure: float, unit: str) -> None:
 
 def best(function: Callable[[], Any], seconds: float = 1.0) -> float:
     """Time the fastest of some calls, at least three."""
-    times: list[float] = []
-    while len(times) < 3 or sum(times) < seconds:
+    fastest, calls, end = math.inf, 0, time.perf_counter() + seconds
+    while calls < 3 or time.perf_counter() < end:
         begin = time.perf_counter()
         function()
-        times.append(time.perf_counter() - begin)
-    return min(times)
+        fastest = min(fastest, time.perf_counter() - begin)
+        calls += 1
+    return fastest
 
 
 def copies(*, cpu: bool) -> None:

@@ -217,6 +217,9 @@ def cancel_meanwhile(x: Processes, job: Job) -> None:
 def _begin_again(x: Processes, job: Job) -> None:
     x.until(lambda: not x.scheduler.tasks, what="every key is forgotten")
     x.free("load")
+    # The word that the keys are cancelled comes by the client's stream, and would cancel new futures of these keys as
+    # well; what comes behind it shows that it has arrived.
+    x.client.submit(int, pure=False).result(30)
     job.held = job.persist(job.milestone)
 
 

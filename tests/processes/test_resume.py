@@ -47,6 +47,14 @@ def clean(block):
 """
 
 
+BEAT = re.compile(
+    r"^.* - distributed\.worker - ERROR - Failed to communicate with scheduler during heartbeat\.\n"
+    r"(?:(?!\d{4}-\d\d-\d\d ).*\n?)*",
+    re.MULTILINE,
+)
+"""What Dask says with a traceback where a worker closes during its heartbeat."""
+
+
 @dataclass
 class Place:
     """A directory with a store, a helper module, the gates, and what every run of the script does there."""
@@ -200,7 +208,8 @@ class Run:
             self.kill()
             raise AssertionError(f"it does not end:\n{self.text()}") from None
         assert code == 0, self.text()
-        assert not [bad for bad in (*BAD, "Traceback") if bad in self.text()], self.text()
+        text = BEAT.sub("", self.text())
+        assert not [bad for bad in (*BAD, "Traceback") if bad in text], self.text()
         return self
 
     def text(self) -> str:
@@ -408,6 +417,7 @@ def test_two_runs_at_once(make, clean_run, stored):
     """Both are right; no partition has two receipts; the loser of each pair deletes its own attempt."""
     place = make()
     missing = stop_at(place, stored) if stored else Counter(range(N))
+    cut_off = place.attempts() - len(place.receipts())  # one that is killed leaves what it was writing
     place.gate("clean")
     runs = [place.start(), place.start()]
     for run in runs:
@@ -419,7 +429,7 @@ def test_two_runs_at_once(make, clean_run, stored):
         assert max(run.calls().values()) == 1
         assert f"reused {N - len(missing)} of {N}" in run.explained()
     place.sound()
-    assert place.attempts() == N
+    assert place.attempts() == N + cut_off
 
 
 @pytest.mark.slow
