@@ -41,6 +41,7 @@ class Report:
         if self.status.get("disabled"):
             return ["dask-resilient is switched off (resilience.enabled is false)."]
         return [
+            *_wrong(self.status),
             *_store(self.status),
             *_milestones(self.status, self.checkpoints),
             *_loads(self.status),
@@ -104,6 +105,12 @@ class Report:
             yield Text("Decisions", style="bold")
             for line in decisions:
                 yield Text("  " + line)
+
+
+def _wrong(status: Row) -> Iterator[str]:
+    for text in status.get("wrong", ()):
+        advice = "Run the script again, without that device."
+        yield f"RESULTS MAY BE WRONG: {text}; nothing of it is stored for later runs. {advice}"
 
 
 def _store(status: Row) -> Iterator[str]:

@@ -157,7 +157,8 @@ class Told:
             said = (reading.value, reading.text if reading.value is None else "")
             before = self._said.pop(reading.name, None)
             self._said[reading.name] = said  # at the end: what was read longest ago comes first
-            if before != said:
+            # Of a canary the time counts too: up to then what the device has made can be trusted.
+            if before != said or reading.kind == Name.CANARY:
                 new.append(reading)
             self._since.add(reading.name)
             while len(self._said) > NAMES:

@@ -24,6 +24,8 @@ class Shelf:
     """Highest generation that has a tombstone, by index."""
     sizes: dict[str, int] = field(default_factory=dict)
     """Bytes of the partitions that this run has saved or loaded, by index; of others nobody has read the receipt."""
+    made: dict[str, float] = field(default_factory=dict)
+    """When this run stored a partition, by index; of those that others have stored nothing."""
     counted: bool = True
     """Whether reports count it: a loop tells of its snapshots itself."""
     found: int = 0
@@ -47,15 +49,21 @@ class Shelf:
         found = self.valid.get(index)
         return found if found is not None else self.revoked.get(index, -1) + 1
 
-    def put(self, index: str, generation: int, nbytes: int) -> None:
-        """Take in that a receipt is durable."""
+    def put(self, index: str, generation: int, nbytes: int, made: float | None = None) -> None:
+        """Take in that a receipt is durable, and when this run stored it if it did."""
         self.valid[index] = generation
         self.sizes[index] = nbytes
+        if made is not None:
+            self.made[index] = made
+
+    def since(self, time: float) -> list[str]:
+        """Give the partitions that this run has stored since then, by index."""
+        return [index for index, made in self.made.items() if made >= time]
 
     def drop(self, index: str) -> None:
         """Take in that a partition is taken away."""
-        self.valid.pop(index, None)
-        self.sizes.pop(index, None)
+        for known in (self.valid, self.sizes, self.made):
+            known.pop(index, None)
 
     def take(self, index: str, generation: int) -> None:
         """Take in that a receipt was revoked."""

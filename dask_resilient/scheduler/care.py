@@ -50,7 +50,7 @@ class Care:
     ) -> None:
         protocol = str(scheduler.address or "").partition("://")[0]
         self._keeper = keeper
-        self.verdicts = Verdicts(settings, rules, protocol, event, keeper.judged)
+        self.verdicts = Verdicts(settings, rules, protocol, event, keeper.judged, keeper.canary)
         self.blame = Blame(scheduler, self.verdicts, event, keeper.tries.fault)
         self._work = Work(scheduler, self.verdicts, settings.probe_hang, keeper.tries.hung)
         self._probes = settings.probe_enabled

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from dask_resilient.core.outcome import Ending, SaveState
 from dask_resilient.internals.p2p import is_inner_part
+from dask_resilient.scheduler.distrust import Distrust
 from dask_resilient.scheduler.entries import Entry
 from dask_resilient.store.guarded import verify_and_revoke
 
@@ -31,6 +32,7 @@ class Copies:
         self.endings: Counter[str] = Counter()
         """How the loads of this run ended."""
         self._warned: set[str] = set()
+        self.distrust = Distrust(watch)
         self._reader: dict[Any, tuple[str | None, str]] = {}
         """Who reads a suspect copy a second time, a worker, or None for the scheduler; and who read it first."""
 
@@ -66,19 +68,13 @@ class Copies:
             self._late(worker, msg)
             return
         entry = self._known(worker, msg)
-        if entry is not None and is_inner_part(entry.task):
-            self._send(worker, "drop", attempt=msg["attempt"])
-            entry.state, entry.reason = SaveState.NOT_SAVED, INNER_PART
-        elif (
-            entry is None
-            or entry.attempt is not None
-            or (entry.place is not None and not (entry.suspect or entry.late))
-        ):
+        refused = "" if entry is None else self._refused(entry)
+        if entry is None or refused or _has_one(entry):
             # Superseded; or another attempt is being written (the value was let go and computed again before that
             # ended); or the copy is there already (recomputing was cheaper, or it was out of reach).
             self._send(worker, "drop", attempt=msg["attempt"])
             if entry is not None:
-                entry.try_again()
+                entry.not_wanted(refused)
         elif entry.suspect:
             # The save waits for the second read: intact = dropped, damaged = tombstone, then the next generation.
             if entry.held is not None:
@@ -88,6 +84,10 @@ class Copies:
             if entry.late:  # a copy for this run only makes way for that of the milestone
                 entry.late, entry.place = False, None
             self._grant(entry, worker, msg["attempt"], int(msg["nbytes"]))
+
+    def _refused(self, entry: Entry) -> str:
+        """Say why a partition must not be stored, empty if it may."""
+        return INNER_PART if is_inner_part(entry.task) else self.distrust.refuses(entry)
 
     def _grant(self, entry: Entry, worker: str, attempt: str, nbytes: int) -> None:
         entry.state, entry.reason = SaveState.SAVING, ""
@@ -104,10 +104,15 @@ class Copies:
         entry.state, entry.reason = SaveState.DURABLE, ""
         entry.bad_loads, entry.refused = 0, False
         entry.avoid.clear()
+        member = self._watch.members.get(worker)
+        entry.device, entry.made = "" if member is None else member.device, time()
         entry.nbytes, entry.stored_nbytes = int(msg["nbytes"]), int(msg["stored_nbytes"])
         entry.seconds = float(msg["seconds"])
         if entry.shelf is not None and not entry.late:
-            entry.shelf.put(entry.index, entry.generation, entry.nbytes)
+            ours = entry.made if msg["stored_attempt"] == msg["attempt"] else None
+            entry.shelf.put(entry.index, entry.generation, entry.nbytes, ours)
+            if ours is not None:
+                self.distrust.committed(entry, msg["attempt"])
         self._watch.ledger.settle(entry)
         self._watch.detour.reconsider([entry.key], "committed")
 
@@ -221,22 +226,12 @@ class Copies:
         entry = self._watch.ledger.entries.get(msg["key"])
         if entry is None or not entry.suspect or entry.place is None or entry.place.attempt != msg["attempt"]:
             return
-        self._reader.pop(entry.key, None)
         ending = Ending(msg["ending"])
         self._watch.event("second-read", key=str(entry.key), ending=str(ending), reason=msg["reason"])
-        entry.suspect = False
-        held, entry.held = entry.held, None
         if ending is Ending.DAMAGED:
-            entry.state, entry.reason = SaveState.REVOKED, str(msg["reason"])
-            entry.place = None
-            if entry.shelf is not None and not entry.late:
-                entry.shelf.take(entry.index, entry.generation)
-            entry.generation += not entry.late  # a late copy lies beside the milestone, whose generations are its own
-            entry.late = False
-            if held is not None:
-                self._grant(entry, *held)
-            self._watch.ledger.settle(entry)
+            self.withdraw(entry, str(msg["reason"]))
             return
+        held = self._judged(entry)
         if ending is Ending.GOOD:
             entry.reason = ""
         else:
@@ -244,3 +239,29 @@ class Copies:
         if held is not None:
             self._send(held[0], "drop", attempt=held[1])
         self._watch.ledger.settle(entry)
+
+    def _judged(self, entry: Entry) -> tuple[str, str, int] | None:
+        """Take in that no second read is waited for any more; gives the attempt that did."""
+        self._reader.pop(entry.key, None)
+        entry.suspect = False
+        held, entry.held = entry.held, None
+        return held
+
+    def withdraw(self, entry: Entry, reason: str) -> None:
+        """Use a copy no more, and let the next generation be written; somebody else revokes it in the store."""
+        held = self._judged(entry)
+        entry.state, entry.reason, entry.place = SaveState.REVOKED, reason, None
+        if entry.shelf is not None and not entry.late:
+            entry.shelf.take(entry.index, entry.generation)
+        entry.generation += not entry.late  # a late copy lies beside the milestone, whose generations are its own
+        entry.late = False
+        if held is not None and self.distrust.refuses(entry):
+            self._send(held[0], "drop", attempt=held[1])
+        elif held is not None:
+            self._grant(entry, *held)
+        self._watch.ledger.settle(entry)
+
+
+def _has_one(entry: Entry) -> bool:
+    """Say whether a copy is there or being written, so that another one is not wanted."""
+    return entry.attempt is not None or (entry.place is not None and not (entry.suspect or entry.late))

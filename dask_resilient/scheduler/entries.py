@@ -51,6 +51,10 @@ class Entry:
     nbytes: int = 0
     stored_nbytes: int = 0
     worker: str = ""
+    device: str = ""
+    """On which the copy was made, if this run made it."""
+    made: float = 0.0
+    """When that was, UNIX seconds."""
     seconds: float = 0.0
     reason: str = ""
 
@@ -74,6 +78,13 @@ class Entry:
     def usable(self) -> bool:
         """Whether the key may be loaded from the copy."""
         return self.place is not None and not self.suspect and not self.refused
+
+    def not_wanted(self, refused: str) -> None:
+        """Take in that the key was computed and is not saved, as a copy is there or for the reason that is given."""
+        if not refused:
+            self.try_again()
+        elif self.place is None:
+            self.state, self.reason = SaveState.NOT_SAVED, refused
 
     def try_again(self) -> None:
         """Take in that the key was computed: workers that could not reach the copy this time may be asked next time.

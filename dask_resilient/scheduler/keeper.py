@@ -157,7 +157,13 @@ class Keeper:
         """Hear how a canary that was asked for ended."""
         result, reason = str(msg["result"]), str(msg.get("reason", ""))
         self._ended(worker, f"the canary could not run: {reason}" if result == "unknown" else f"it computed {result}")
+        if (member := self._watch.members.get(worker)) is not None:
+            self.canary(member.device, result, time())
         self.hear(Tried(worker, result, reason))
+
+    def canary(self, device: str, result: object, at: float) -> None:
+        """Hear how any canary ended, also one that nobody asked for."""
+        self._watch.copies.distrust.tried(device, result, at)
 
     def tick(self) -> None:
         """See what time has brought."""

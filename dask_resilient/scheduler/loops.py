@@ -110,7 +110,7 @@ class Loops:
 
     def _lost(self, shelf: Shelf) -> dict[str, str]:
         """Give why partitions that are computed are not saved, by index; one that is computed again may be yet."""
-        over = (SaveState.FAILED, SaveState.NOT_SAVED)
+        over = (SaveState.FAILED, SaveState.NOT_SAVED, SaveState.REVOKED)
         return {
             entry.index: entry.reason
             for entry in self._watch.ledger.entries.values()

@@ -23,6 +23,7 @@ from dask_resilient.core.shelf import Shelf
 from dask_resilient.errors import Damaged, ResilienceError
 from dask_resilient.internals.materialize import listen, unlisten
 from dask_resilient.internals.nodes import unwrapped
+from dask_resilient.scheduler.clients import tell
 from dask_resilient.scheduler.lease import renew_now
 from dask_resilient.store import PosixStore
 from dask_resilient.store.archive import Archive
@@ -179,7 +180,7 @@ class Resume:
                 text = explain(row)
                 if each.lineage is not None and each.identity == "fingerprint":
                     text += f"\n  it relies on {relies_on(each.lineage)}; what else it reads is not seen"
-                self._print(text)
+                tell(watch.scheduler, text)
             watch.event("resume", **row.to_dict())
             if (store := watch.queue.store) is not None:
                 watch.queue.submit(partial(self._note, store, each, row), self._noted)
@@ -188,11 +189,7 @@ class Resume:
         collection, row = noted
         self.rows[collection] = row
         if row.before and not row.found:  # else somebody who has changed something by accident would not know
-            self._print(explain(row))
-
-    def _print(self, text: str) -> None:
-        """Print a text in the processes of all clients."""
-        self._watch.scheduler.log_event("print", {"args": (f"dask-resilient: {text}",), "file": 2})
+            tell(self._watch.scheduler, explain(row))
 
     # -- in the thread of the store ------------------------------------------------------------------------------------
 

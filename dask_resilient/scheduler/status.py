@@ -20,6 +20,7 @@ async def status(run: str, settings: Settings, watch: Watch, queue: StoreQueue) 
         "quarantine": _quarantine(settings),
         "forgets": queue.forgets,
         "resume": settings.resume,
+        "wrong": list(watch.copies.distrust.wrong.values()),
         "loads": dict(watch.copies.endings),
         "milestones": watch.ledger.summary(),
     }

@@ -81,6 +81,8 @@ class Verdicts:
         Logs a structured event.
     heard
         Acts on what is found.
+    canary
+        Hears of each device whether it computed right, and when.
     """
 
     def __init__(
@@ -90,8 +92,10 @@ class Verdicts:
         protocol: str,
         event: Callable[..., None],
         heard: Callable[[Record, Verdict], None] = lambda _record, _verdict: None,
+        canary: Callable[[str, object, float], None] = lambda _device, _result, _at: None,
     ) -> None:
         self._heard = heard
+        self._canary = canary
         self._on = settings.probe_enabled
         self._limits = Limits(protocol=protocol, xids=Tables.of(rules).xids)
         self._event = event
@@ -136,10 +140,7 @@ class Verdicts:
         readings = [Reading.from_dict(row) for row in msg["new"]]
         readings = [r.at(device, min(r.time + shift, now + FUTURE)) for r in readings]
         for reading in readings:
-            if reading.kind == Name.XID and reading.value is not None:
-                self._remember(device, worker, reading)
-            else:
-                (record.told if reading.probe in BUILT_IN else record.guests).add(reading)
+            self._keep(record, reading)
         still = msg["still"]
         if still is not False:
             for kept in (record.told, record.guests):
@@ -150,6 +151,15 @@ class Verdicts:
         if any(reading.kind == Name.XID for reading in readings):
             for other in self._others(record, same_device=True):
                 self.judge(other, now)
+
+    def _keep(self, record: Record, reading: Reading) -> None:
+        ours, device = reading.probe in BUILT_IN, record.member.device
+        if reading.kind == Name.XID and reading.value is not None:
+            self._remember(device, record.member.worker, reading)
+        else:
+            (record.told if ours else record.guests).add(reading)
+        if reading.kind == Name.CANARY and ours:
+            self._canary(device, reading.value, reading.time)
 
     def _remember(self, device: str, worker: str, xid: Reading) -> None:
         """Keep an XID; of too many goes the oldest of the most frequent number, so that a flood hides no other."""

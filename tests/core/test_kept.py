@@ -126,6 +126,12 @@ def test_only_changes_are_told() -> None:
     assert len(told.news([reading(Name.XID, 13), reading(Name.XID, 13)])) == 2
 
 
+def test_each_canary_is_told() -> None:
+    """Up to when the device was found right is what its results are trusted by."""
+    told = Told(60)
+    assert [len(told.news([reading(Name.CANARY, "right", time)])) for time in range(3)] == [1, 1, 1]
+
+
 def test_what_was_read_again_is_told_of_once_in_a_while() -> None:
     """All together where all were read; by name where some were not, since those may be no more."""
     told = Told(every=20)
