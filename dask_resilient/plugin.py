@@ -196,7 +196,7 @@ class Resilience(SchedulerPlugin):
     def transition(self, key: Any, start: str, finish: str, *args: Any, **kwargs: Any) -> None:  # noqa: ARG002
         """Pass on; see `Watch.transition`."""
         if self._watch is not None:
-            self._watch.transition(key, start, finish)
+            self._watch.transition(key, start, finish, kwargs.get("startstops"))
 
     def log_event(self, topic: str, msg: Any) -> None:
         """Hear of a loss before Dask works it off; the hook `remove_worker` comes after."""
@@ -204,7 +204,7 @@ class Resilience(SchedulerPlugin):
             return
         # Users log whatever they like.
         if isinstance(msg, dict) and msg.get("action") == "remove-worker" and "stimulus_id" in msg:
-            self._watch.losing(msg)
+            self._watch.losses.lost(msg)
 
     def add_worker(self, scheduler: Any, worker: str) -> None:  # noqa: ARG002
         """Pass on; see `Watch.added`."""

@@ -58,6 +58,13 @@ class Incident:
     keys: list[Any]
     reloaded: int = 0
     recomputed: int = 0
+    reload_seconds: float = 0.0
+    """Of the loads, one after the other; as the next two, seconds of tasks."""
+    recompute_seconds: float = 0.0
+    saved_seconds: float = 0.0
+    """Estimate of what the reloaded results would have cost to compute."""
+    counted: set[Hashable] = field(default_factory=set)
+    """Keys whose cost is in that estimate."""
     seconds: float | None = None
     """Until whole again; None while it is not."""
     seeds: set[Hashable] = field(default_factory=set)
@@ -73,6 +80,7 @@ class Incident:
         names = (
             *("id", "kind", "time", "worker", "device", "cause"),
             *("lost", "reloaded", "recomputed", "nbytes", "seconds"),
+            *("reload_seconds", "recompute_seconds", "saved_seconds"),
         )
         return {**{name: getattr(self, name) for name in names}, "keys": sorted(map(str, self.keys[:shown]))}
 
@@ -140,6 +148,10 @@ class Book:
                 incident.open.add(key)
                 return
 
+    def waiting(self, key: Hashable) -> Incident | None:
+        """Give the incident that waits for a key, None if none does."""
+        return next((incident for incident in self.counting if key in incident.open), None)
+
     def back(self, key: Hashable, reloaded: bool, now: float) -> list[Incident]:
         """Take in that a key is in memory again; give the incidents that closed."""
         for incident in self.counting:
@@ -187,7 +199,7 @@ class Book:
         closed = [incident for incident in self.counting if incident.settled and not incident.open]
         for incident in closed:
             incident.seconds = now - incident.time
-            incident.seeds, incident.interrupted = set(), set()
+            incident.seeds, incident.interrupted, incident.counted = set(), set(), set()
         if closed:
             self.counting = [incident for incident in self.counting if incident.seconds is None]
         return closed

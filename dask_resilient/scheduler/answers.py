@@ -30,11 +30,12 @@ async def answer(
     method: str, kwargs: dict[str, Any], run: str, settings: Settings, watch: Watch, queue: StoreQueue
 ) -> Any:
     """Answer one call of a handle; what it asks for may be nonsense, which is told and changes nothing."""
-    rows = {
+    rows: dict[str, Callable[[], list[dict[str, Any]]]] = {
         "workers": watch.members.rows,
         "devices": lambda: devices(watch),
         "incidents": lambda: [*(incident.to_dict() for incident in watch.book.incidents), *watch.keeper.audit.rows],
         "checkpoints": watch.ledger.rows,
+        "timeline": lambda: watch.chronicle.rows(time()),
     }
     if method in rows:
         return rows[method]()

@@ -38,6 +38,8 @@ class Care:
         Logs a structured event.
     keeper
         Acts on what is found.
+    sampled
+        Hears once a second how everything stands.
     """
 
     def __init__(
@@ -47,9 +49,11 @@ class Care:
         rules: Mapping[str, Any] | None,
         event: Callable[..., None],
         keeper: Keeper,
+        sampled: Callable[[float], None] = lambda _now: None,
     ) -> None:
         protocol = str(scheduler.address or "").partition("://")[0]
         self._keeper = keeper
+        self._sampled = sampled
         self.verdicts = Verdicts(settings, rules, protocol, event, keeper.judged, keeper.canary)
         self.blame = Blame(scheduler, self.verdicts, event, keeper.tries.fault)
         self._work = Work(scheduler, self.verdicts, settings.probe_hang, keeper.tries.hung)
@@ -62,10 +66,9 @@ class Care:
         """Begin to tick."""
         from tornado.ioloop import PeriodicCallback
 
-        if self._on:
-            self._last = time()
-            self._ticks = PeriodicCallback(self._tick, 1000 * TICK)
-            self._ticks.start()
+        self._last = time()
+        self._ticks = PeriodicCallback(self._tick, 1000 * TICK)
+        self._ticks.start()
 
     def stop(self) -> None:
         """End that."""
@@ -92,7 +95,9 @@ class Care:
                 self._work.tick(now)
                 self.blame.tick(now)
                 self.verdicts.tick(now)
-            self._keeper.tick()
+            if self._on:
+                self._keeper.tick()
+            self._sampled(now)
         except Exception:
             logger.exception("dask-resilient: the health of devices is not looked at any more")
             self.stop()

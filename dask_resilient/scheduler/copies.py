@@ -108,6 +108,7 @@ class Copies:
         entry.device, entry.made = "" if member is None else member.device, time()
         entry.nbytes, entry.stored_nbytes = int(msg["nbytes"]), int(msg["stored_nbytes"])
         entry.seconds = float(msg["seconds"])
+        self._watch.chronicle.totals.wrote(entry.stored_nbytes, entry.seconds, entry.made)
         if entry.shelf is not None and not entry.late:
             ours = entry.made if msg["stored_attempt"] == msg["attempt"] else None
             entry.shelf.put(entry.index, entry.generation, entry.nbytes, ours)

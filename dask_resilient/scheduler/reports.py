@@ -93,6 +93,7 @@ class Reports:
         watch = self._watch
         watch.copies.endings[str(Ending.GOOD)] += 1
         watch.costs = watch.costs.observe(int(msg["nbytes"]), float(msg["seconds"]))
+        watch.chronicle.totals.loaded(int(msg["nbytes"]))
         watch.reloading = watch.reloading.after(Ending.GOOD, time())
         entry = watch.ledger.entries.get(msg["key"])
         if entry is not None and entry.shelf is not None and entry.state is SaveState.DURABLE and not entry.late:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from time import time
 from typing import Any
 
 from dask_resilient.config import Settings
@@ -23,6 +24,7 @@ async def status(run: str, settings: Settings, watch: Watch, queue: StoreQueue) 
         "wrong": list(watch.copies.distrust.wrong.values()),
         "loads": dict(watch.copies.endings),
         "milestones": watch.ledger.summary(),
+        "totals": watch.chronicle.sums(time()),
     }
 
 

@@ -13,16 +13,17 @@ from time import time
 from typing import Any
 
 from dask_resilient.config import Settings
-from dask_resilient.core.incidents import Book, Incident, cause
 from dask_resilient.core.recovery import ATTEMPTS, UNBEGUN, Costs, Reloading, should_reload
 from dask_resilient.internals.detour import Detour
 from dask_resilient.internals.rows import Rows
 from dask_resilient.internals.versions import unsupported
 from dask_resilient.scheduler.care import Care
+from dask_resilient.scheduler.chronicle import Chronicle
 from dask_resilient.scheduler.copies import Copies
 from dask_resilient.scheduler.keeper import Keeper
 from dask_resilient.scheduler.ledger import Ledger
 from dask_resilient.scheduler.lineage import SchedulerLineage
+from dask_resilient.scheduler.losses import Losses
 from dask_resilient.scheduler.members import HOLD_SECONDS, Members
 from dask_resilient.scheduler.queue import StoreQueue
 from dask_resilient.scheduler.reports import Reports
@@ -32,9 +33,6 @@ from dask_resilient.tasks import load
 logger = logging.getLogger("dask_resilient")
 
 TOPIC = "resilience"
-
-EVENT_KEYS = 20
-"""Keys that an event names; the rows of `incidents()` name more."""
 
 
 class Watch:
@@ -71,7 +69,8 @@ class Watch:
         self.queue = queue
         self.alive = alive
         self.ledger = Ledger(run)
-        self.book = Book()
+        self.losses = Losses(self)
+        self.book = self.losses.book
         self.members = Members()
         self.costs = Costs(floor=settings.recover_floor, margin=settings.recover_margin)
         self.reloading = Reloading(pause=settings.recover_pause)
@@ -80,14 +79,13 @@ class Watch:
         self.resume = Resume(self)
         self.reports = Reports(self)
         self.keeper = Keeper(self)
-        self.care = Care(scheduler, settings, rules, self.event, self.keeper)
+        self.chronicle = Chronicle(self, time())
+        self.care = Care(scheduler, settings, rules, self.event, self.keeper, self.chronicle.tick)
         self.rows: Rows | None = None
         self.recovery_off = ""
         """Why recovery is left to Dask, empty if it is not."""
         self.nanny_closed: Callable[[str], None] = lambda _: None
         """Hears the address of each nanny that was closed with its worker."""
-        self._losing = ""
-        """The worker whose loss is being worked off just now."""
         self._reloaded: set[Any] = set()
 
     # -- life --------------------------------------------------------------------------------------------------------
@@ -174,8 +172,8 @@ class Watch:
             if was == "erred":
                 # An error here proves no damage (it may be this environment), but no second try would differ.
                 entry.refuse("a load ended as an error: recomputed in this run")
-            elif was == "processing" and self._losing:
-                entry.bad_loads += 1 if begun == self._losing else UNBEGUN
+            elif was == "processing" and self.losses.losing:
+                entry.bad_loads += 1 if begun == self.losses.losing else UNBEGUN
             elif was == "processing" and (ts := entry.task) is not None and (ts.waiters or ts.who_wants):
                 # Else nobody needs it any more.
                 # Not ended: a late result of an earlier run came in between, its worker closes, or it was to be stolen.
@@ -183,7 +181,9 @@ class Watch:
 
     # -- hooks -------------------------------------------------------------------------------------------------------
 
-    def transition(self, key: Any, start: str, finish: str) -> None:  # noqa: C901, PLR0912 - branches cost less than calls here
+    def transition(  # noqa: C901, PLR0912 - branches cost less than calls here
+        self, key: Any, start: str, finish: str, startstops: Iterable[Mapping[str, Any]] | None = None
+    ) -> None:
         """Hear of every transition. The hot path: a key that is nobody's concern costs a look-up or two."""
         counting = self.book.counting
         if finish == "memory":
@@ -191,58 +191,34 @@ class Watch:
             if reloaded:
                 self._reloaded.discard(key)
             if counting:
-                self._closed(self.book.back(key, reloaded, time()))
+                self.losses.back(key, reloaded, startstops)
         elif finish == "waiting":
             if counting and start == "released":
                 self.book.wanted(key, (dep.key for dep in self.scheduler.tasks[key].dependents))
         elif finish == "released":
             if counting and start != "memory" and self.book.sent_back(key):
                 # Not here: the same transitions may ask for it again.
-                self.scheduler.loop.add_callback(self._settle)
+                self.scheduler.loop.add_callback(self.losses.settle)
         elif finish == "forgotten":
             if key in self.ledger.entries:
                 self.copies.forget(key)
             if counting:
-                self._closed(self.book.dropped(key, time()))
+                self.losses.closed(self.book.dropped(key, time()))
             if self.keeper.tries.concerned:
                 self.keeper.tries.forget(key)
         elif finish == "erred" and counting:
-            self._closed(self.book.dropped(key, time()))
+            self.losses.closed(self.book.dropped(key, time()))
         if self.care.blame.listening and finish in ("memory", "forgotten"):
             # Not here: what follows may take tasks back, and these transitions are not over.
             self.scheduler.loop.add_callback(self.care.blame.transition, key, finish)
 
-    def _settle(self) -> None:
-        self._closed(self.book.close(time()))
-
-    def losing(self, msg: Mapping[str, Any]) -> None:
-        """Open an incident, before Dask works off the loss of a worker."""
-        address = self._losing = msg["worker"]
-        member = self.members.get(address)
-        lost = msg["lost-computed-tasks"]
-        scattered = msg["lost-scattered-tasks"]
-        if not lost and not scattered and msg["expected"]:
-            return
-        tasks = self.scheduler.tasks
-        sizes = {key: max(tasks[key].nbytes, 0) for key in (*lost, *scattered) if key in tasks}
-        why = cause(str(msg["stimulus_id"]), bool(msg["expected"]))
-        if scattered:
-            why += f"; {len(scattered)} keys were scattered data, which nothing can bring back"
-        running = msg["processing-tasks"]
-        incident = self.book.lost(time(), address, member.device if member else "", why, sizes, running)
-        for key in scattered:
-            incident.seeds.discard(key)
-        self.keeper.lost(address, sizes)
-        self.event("loss", **incident.to_dict(EVENT_KEYS))
-
     def removed(self, address: str) -> None:
         """Take in that a worker is gone and its loss is worked off."""
-        self._losing = ""
         self.care.removed(address)
         self.keeper.removed(address)
         self.members.remove(address)
         self.copies.worker_lost(address)
-        self._closed(self.book.settle(time()))
+        self.losses.worked_off()
         self.detour.renew()
 
     def added(self, address: str) -> None:
@@ -268,11 +244,7 @@ class Watch:
             self.copies.forget(key)
         self.detour.parked.clear()
         self._reloaded.clear()
-        self._closed(self.book.forget(time()))
-
-    def _closed(self, incidents: Iterable[Incident]) -> None:
-        for incident in incidents:
-            self.event("whole-again", **incident.to_dict(EVENT_KEYS))
+        self.losses.closed(self.book.forget(time()))
 
     # -- messages of workers -----------------------------------------------------------------------------------------
 
