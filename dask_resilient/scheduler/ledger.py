@@ -17,7 +17,7 @@ from typing import Any
 from dask_resilient.core.manifest import WHICHEVER, digest, split_key
 from dask_resilient.core.outcome import SaveState
 from dask_resilient.core.shelf import Shelf
-from dask_resilient.scheduler.entries import Entry, beside
+from dask_resilient.scheduler.entries import Entry, Tally, beside
 
 ENDED_KEPT = 10_000
 """Rows of forgotten keys that are remembered at most, the newest."""
@@ -40,6 +40,7 @@ class Ledger:
     def __init__(self, run: str) -> None:
         self.run = run
         self.entries: dict[Any, Entry] = {}
+        self.tally = Tally()
         self.ended: deque[dict[str, Any]] = deque(maxlen=ENDED_KEPT)
         self.ended_counts: dict[str, Counter[str]] = {}
         self.totals: dict[str, int] = {}
@@ -136,6 +137,7 @@ class Ledger:
                 before.task = task
                 return before
             self.forget(task.key)
+            self._uncount(before)
         milestone = self._life(collection, index).milestone if shelf is None else shelf.milestone
         entry = self.entries[task.key] = Entry(task.key, name, index, milestone, npartitions, task, shelf)
         if shelf is not None:
@@ -143,7 +145,14 @@ class Ledger:
             if index in shelf.valid:
                 entry.place, entry.state = entry.where(WHICHEVER), SaveState.DURABLE
                 entry.nbytes = shelf.sizes.get(index, 0)
+        entry.tally = self.tally
+        self.tally.take(entry)
         return entry
+
+    def _uncount(self, entry: Entry) -> None:
+        """Have the tally count an entry no more that is none of this ledger's."""
+        entry.tally = None
+        self.tally.drop(entry)
 
     def _life(self, collection: str, index: str) -> _Life:
         """Give the life that a partition belongs to; an index that was there and was forgotten starts a new one."""
@@ -176,6 +185,7 @@ class Ledger:
 
     def _end(self, entry: Entry) -> Entry:
         del self.entries[entry.key]
+        self._uncount(entry)
         if entry.state is SaveState.SAVING:
             entry.state, entry.reason = SaveState.NOT_SAVED, "released before it was saved"
         self.ended.append(entry.to_dict())
@@ -214,15 +224,10 @@ class Ledger:
 
     def summary(self) -> list[dict[str, Any]]:
         """Give a row a milestone name: how many partitions stand where, and how many are released already."""
-        counts: dict[str, Counter[str]] = {name: Counter() for name in self.totals}
-        for entry in self.entries.values():
-            if entry.name not in counts:
-                continue  # saved late, and no milestone
-            counts[entry.name]["late" if entry.late and entry.place else str(entry.state)] += 1
-            counts[entry.name]["nbytes"] += entry.nbytes if entry.place and (entry.late or not entry.shelf) else 0
-        known = Counter(e.milestone for e in self.entries.values() if e.state is SaveState.DURABLE and not e.late)
+        # What was saved late need be of no milestone.
+        counts = {name: Counter(self.tally.counts.get(name, ())) for name in self.totals}
         for shelf in (shelf for shelf in self.shelves() if shelf.counted):
-            counts[shelf.name]["durable"] += max(len(shelf.valid) - known[shelf.milestone], 0)
+            counts[shelf.name]["durable"] += max(len(shelf.valid) - self.tally.durable[shelf.milestone], 0)
             counts[shelf.name]["nbytes"] += sum(shelf.sizes.values())
             counts[shelf.name]["unread"] += len(shelf.valid) - len(shelf.sizes)
         return [

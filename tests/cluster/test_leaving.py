@@ -295,8 +295,7 @@ async def test_actors_are_left_to_dask(x: Cluster) -> None:
     x.watch.ledger.entry(x.task("K"), "test", 1)
     x.watch.ledger.entries["K"].place = x.watch.ledger  # type: ignore[assignment]
     assert x.watch.detour.ticket(x.task("K")) is None
-    del x.watch.ledger.entries["K"]
-    x.watch.ledger._lives.clear()
+    x.watch.ledger.forget("K")
     await x.lose(x.holder("K"))
     await until(lambda: future.status == "error")
 

@@ -14,6 +14,8 @@ from distributed import Client, Future, Scheduler, Worker
 from distributed.core import Status
 
 from dask_resilient.plugin import NAME, Resilience
+from dask_resilient.scheduler.entries import Tally
+from dask_resilient.scheduler.ledger import Ledger
 from dask_resilient.scheduler.watch import Watch
 from tests.support.log import Log
 from tests.support.waiting import until
@@ -263,6 +265,8 @@ class Cluster:
     async def check(self) -> None:
         """Release everything and check that nothing is left anywhere."""
         self.free()
+        if self.plugin._watch is not None:
+            check_tally(self.watch.ledger)
         live = [w for w in self.workers if w.address in self.scheduler.workers]
         self.scheduler.validate_state()
         for worker in live:
@@ -308,3 +312,17 @@ class Cluster:
 def threads() -> list[str]:
     """Give the names of the package's threads."""
     return [t.name for t in threading.enumerate() if t.name.startswith("dask-resilient")]
+
+
+def check_tally(ledger: Ledger) -> None:
+    """Count the entries anew, and check that the tally says the same."""
+    fresh = Tally()
+    for entry in ledger.entries.values():
+        tally, standing = entry.tally, entry.standing
+        entry.tally = entry.standing = None
+        fresh.take(entry)
+        entry.tally, entry.standing = tally, standing
+    assert fresh.durable == ledger.tally.durable
+    counts = {name: +counter for name, counter in ledger.tally.counts.items() if +counter}
+    now = {name: +counter for name, counter in fresh.counts.items() if +counter}
+    assert now == counts
